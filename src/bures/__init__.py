@@ -1,0 +1,25 @@
+"""Gaussian variational inference on Bures–Wasserstein space, with importance-weighted objectives."""
+
+from bures import models as models
+from bures.diagnostics import Diagnostics as Diagnostics
+from bures.estimator import (
+    Estimate as Estimate,
+    Price as Price,
+    Reparameterised as Reparameterised,
+    Stein as Stein,
+    bw_gradient as bw_gradient,
+    wasserstein_gradient as wasserstein_gradient,
+)
+from bures.fit import Fit as Fit, fit as fit
+from bures.gaussian import Gaussian as Gaussian
+from bures.geometry import (
+    BuresWasserstein as BuresWasserstein,
+    Euclidean as Euclidean,
+    ForwardBackward as ForwardBackward,
+    Whitened as Whitened,
+)
+from bures.laplace import laplace as laplace
+from bures.loop import Info as Info, State as State, init as init, step as step
+from bures.objective import ELBO as ELBO, IWELBO as IWELBO, VRIWAE as VRIWAE
+from bures.outcome import Outcome as Outcome
+from bures.target import Target as Target

@@ -1,0 +1,79 @@
+"""Checks of what users hand in: every message names the argument, what came, and the remedy.
+
+Values are checked only when they are concrete, so the same constructors work under `jit` and `vmap`.
+"""
+
+import math
+import numbers
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def is_traced(*trees: Any) -> bool:
+    """Whether any leaf is an abstract value of a JAX transformation."""
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(trees))
+
+
+def fail(argument: str, wanted: str, received: Any, remedy: str) -> ValueError:
+    """The one form of our errors."""
+    return ValueError(f"{argument} must be {wanted}, but got {describe(received)}. {remedy}")
+
+
+def describe(value: Any) -> str:
+    """A short description of a value: arrays by dtype and shape, the rest by repr."""
+    if isinstance(value, jax.Array | np.ndarray):
+        return f"an array {value.dtype}{list(value.shape)}"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def check_positive_integer(argument: str, value: Any, remedy: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
+        raise fail(argument, "a positive integer", value, remedy)
+    return int(value)
+
+
+def check_real(argument: str, value: Any, low: float, high: float, remedy: str, *, open_low: bool = False) -> Any:
+    """A finite real number in [low, high], or (low, high] if `open_low`; tracers pass."""
+    if is_traced(value):
+        return value
+    number = value.item() if isinstance(value, jax.Array | np.ndarray) and value.size == 1 else value
+    wanted = f"a number in {'(' if open_low else '['}{low:g}, {high:g}]"
+    if isinstance(number, bool) or not isinstance(number, numbers.Real):
+        raise fail(argument, wanted, value, remedy)
+    number = float(number)
+    if not math.isfinite(number) or number < low or number > high or (open_low and number == low):
+        raise fail(argument, wanted, value, remedy)
+    return number
+
+
+def check_option(argument: str, value: Any, options: tuple[str, ...]) -> str:
+    if value not in options:
+        raise fail(argument, f"one of {options}", value, "Choose one of these.")
+    return value
+
+
+def check_key(key: Any) -> None:
+    """A typed, single JAX key."""
+    if not isinstance(key, jax.Array) or not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        raise fail("key", "a typed JAX random key", key, "Make one with jax.random.key(0).")
+    if key.shape != ():
+        raise fail("key", "a single key", key, "For several fits, use jax.vmap over the keys.")
+
+
+def check_floating(argument: str, value: Any, ndim: int) -> jax.Array:
+    """A real floating array with `ndim` axes; finite where that can be seen."""
+    try:
+        array = jnp.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise fail(argument, f"a real array with {ndim} axes", value, "Pass a JAX or NumPy array.") from error
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        raise fail(argument, "a floating array", array, f"Pass {argument} as floats, e.g. {argument}.astype(float).")
+    if array.ndim != ndim:
+        raise fail(argument, f"an array with {ndim} axes", array, "Check its shape.")
+    if not is_traced(array) and not bool(jnp.all(jnp.isfinite(array))):
+        raise fail(argument, "finite", np.asarray(array), "It holds NaN or infinity; remove them first.")
+    return array

@@ -1,0 +1,306 @@
+"""Estimators: (key, q, target, objective) -> an estimate of the Bures–Wasserstein gradient.
+
+The gradient at q = N(m, Σ) is the affine map z ↦ a + S (z − m) with a = E[A s] and S = E[A H + B s sᵀ], where
+s and H are the score and Hessian of the log weight ℓ = log p − log q (Proposition 2 of the paper). The gradient of
+the bound in (m, L) is K a and tril(K S L), so the same estimate drives every geometry.
+"""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from bures import draws as noise_sources
+from bures import linalg
+from bures.check import check_key, check_option, check_positive_integer, fail
+from bures.gaussian import Gaussian
+from bures.objective import AbstractObjective
+from bures.target import Target
+
+_M_REMEDY = "M is the number of K-tuples drawn at each step, e.g. M=100."
+
+
+class Estimate(eqx.Module):
+    """An unbiased estimate of the gradient of a bound at q: the seam between objectives and geometries."""
+
+    a: Float[Array, " dim"]
+    S: Float[Array, "dim dim"]  # symmetric in expectation; a geometry that needs symmetry takes the symmetric part
+    entropy_score: Float[Array, " dim"]  # the part of `a` that −∇log q contributed; zero in expectation if K = 1
+    mean_A: Float[Array, ""]
+    log_weights: Float[Array, "M K"]
+    bound: Float[Array, ""]
+    K: int = eqx.field(static=True)
+
+
+class Cost(NamedTuple):
+    """Evaluations of the target that one estimate pays."""
+
+    log_densities: int
+    gradients: int
+    hessians: int
+
+
+class AbstractEstimator(eqx.Module):
+    """Monte Carlo estimator of the gradient of a bound from M tuples of K draws."""
+
+    M: eqx.AbstractVar[int]
+    draws: eqx.AbstractVar[str]
+
+    def __check_init__(self):
+        check_positive_integer("M", self.M, _M_REMEDY)
+        check_option("draws", self.draws, ("iid", "sobol"))
+
+    def noise(self, key: Key[Array, ""], q: Gaussian, K: int) -> Float[Array, "M K dim"]:
+        """Standard normal noise: rows of a tuple are independent whatever the source."""
+        source = {"iid": noise_sources.iid, "sobol": noise_sources.sobol}[self.draws]
+        return source(key, self.M, K * q.dim, q.mean.dtype).reshape(self.M, K, q.dim)
+
+    @eqx.filter_jit
+    def __call__(self, key: Key[Array, ""], q: Gaussian, target: Target, objective: AbstractObjective) -> Estimate:
+        return self.estimate(self.noise(key, q, objective.K), q, target, objective)
+
+    def estimate(
+        self, noise: Float[Array, "M K dim"], q: Gaussian, target: Target, objective: AbstractObjective
+    ) -> Estimate:
+        """The estimate from given noise."""
+        raise NotImplementedError
+
+    def cost(self, objective: AbstractObjective) -> Cost:
+        """Evaluations of the target a call pays."""
+        raise NotImplementedError
+
+
+class Price(AbstractEstimator):
+    """The exact-Hessian estimator: S = E[A H + B s sᵀ] (Proposition 2; Price's theorem for K = 1).
+
+    **Arguments:**
+
+    - `M`: the number of tuples.
+    - `indices`: `"all"` averages over the K exchangeable indices of each tuple; `"last"` is the paper's choice,
+        one index a tuple: K times fewer derivatives and several times the variance.
+    - `draws`: `"iid"`, or `"sobol"` for M scrambled Sobol points in K·dim dimensions.
+    - `permutations`: with `indices="all"` and iid draws, how many ways to block the same draws into tuples
+        (an incomplete U-statistic): weight algebra only, no further evaluations of the target.
+    """
+
+    M: int = eqx.field(static=True, default=100)
+    indices: str = eqx.field(static=True, default="all")
+    draws: str = eqx.field(static=True, default="iid")
+    permutations: int = eqx.field(static=True, default=1)
+
+    def __check_init__(self):
+        _check_blocks(self)
+
+    def estimate(self, noise, q, target, objective):
+        paths = _paths(noise, q, target, objective, self.indices, self.permutations)
+        n = paths.A.size
+        hessian = target.weighted_hessian(paths.A / n, paths.z)
+        mean_A = jnp.mean(paths.A)
+        S = hessian + mean_A * (paths.inverse_chol.T @ paths.inverse_chol)
+        S = S + (paths.score.T * (paths.B / n)) @ paths.score
+        return paths.finish(S, mean_A, objective)
+
+    def cost(self, objective):
+        derivatives = self.M * (objective.K if self.indices == "all" else 1)
+        return Cost(self.M * objective.K, derivatives, derivatives)
+
+
+class Stein(AbstractEstimator):
+    """The gradient-only estimator: S = E[Σ⁻¹ (z − m) (A s)ᵀ] by Stein's lemma, symmetrised.
+
+    Arguments as for `Price`. No Hessians, more variance in S.
+    """
+
+    M: int = eqx.field(static=True, default=100)
+    indices: str = eqx.field(static=True, default="all")
+    draws: str = eqx.field(static=True, default="iid")
+    permutations: int = eqx.field(static=True, default=1)
+
+    def __check_init__(self):
+        _check_blocks(self)
+
+    def estimate(self, noise, q, target, objective):
+        paths = _paths(noise, q, target, objective, self.indices, self.permutations)
+        moment = (paths.noise.T * (paths.A / paths.A.size)) @ paths.score
+        S = linalg.symmetrise(paths.inverse_chol.T @ moment)
+        return paths.finish(S, jnp.mean(paths.A), objective)
+
+    def cost(self, objective):
+        return Cost(self.M * objective.K, self.M * (objective.K if self.indices == "all" else 1), 0)
+
+
+class Reparameterised(AbstractEstimator):
+    """The plain gradient of the bound in (m, L) through z = m + L ε, the paper's Euclidean baseline.
+
+    Reverse-mode differentiation of the whole tuple: ∇_m = E[Σ g ∇log p] and ∇_L = E[Σ g ∇log p εᵀ] + L⁻ᵀ, reported
+    as a = ∇_m / K and S = ∇_L L⁻¹ / K so that tril(K S L) gives ∇_L back.
+    """
+
+    M: int = eqx.field(static=True, default=100)
+    draws: str = eqx.field(static=True, default="iid")
+
+    def estimate(self, noise, q, target, objective):
+        def log_p(mean, chol):
+            return target.value((mean + noise @ chol.T).reshape(-1, q.dim))
+
+        values, pull_back = jax.vjp(log_p, q.mean, q.chol)
+        log_weights = values.reshape(noise.shape[:2]) - q.log_prob_of_noise(noise)
+        g, A, _ = objective.coefficients(log_weights)
+        mean_gradient, chol_gradient = pull_back(g.reshape(-1) / noise.shape[0])
+        inverse_chol = linalg.inverse_lower(q.chol)
+        K = objective.K
+        return Estimate(
+            a=mean_gradient / K,
+            S=(chol_gradient + inverse_chol.T) @ inverse_chol / K,
+            entropy_score=jnp.zeros_like(q.mean),
+            mean_A=jnp.mean(A),
+            log_weights=log_weights,
+            bound=jnp.mean(objective.bound(log_weights)),
+            K=K,
+        )
+
+    def cost(self, objective):
+        return Cost(self.M * objective.K, self.M * objective.K, 0)
+
+
+def bw_gradient(
+    key: Key[Array, ""], q: Gaussian, target: Target, objective: AbstractObjective, estimator: AbstractEstimator
+) -> tuple[Float[Array, " dim"], Float[Array, "dim dim"]]:
+    """The Bures–Wasserstein gradient of a bound at q: (a, S) of the affine map z ↦ a + S (z − m).
+
+    >>> target = Target(lambda z: -jnp.sum((z - 1.0) ** 2) / 2, dim=2)
+    >>> a, S = bw_gradient(
+    ...     jax.random.key(0), Gaussian.standard(2), target, objective=ELBO(), estimator=Price(M=10)
+    ... )
+    >>> a.tolist(), S.tolist()  # exact at Σ = Σ_target: ∇(log p − log q) is constant
+    ([1.0, 1.0], [[0.0, 0.0], [0.0, 0.0]])
+    """
+    check_key(key)
+    check_dimensions(q, target)
+    estimate = estimator(key, q, target, objective)
+    return estimate.a, linalg.symmetrise(estimate.S)
+
+
+@eqx.filter_jit
+def _wasserstein_gradient(key, z, q, target, objective, M):
+    noise = jax.random.normal(key, (M, objective.K - 1, q.dim), q.mean.dtype)
+    others = target.value(q.push(noise).reshape(-1, q.dim)).reshape(M, -1) - q.log_prob_of_noise(noise)
+    value, score = target.value_and_score(z[None])
+    own = jnp.broadcast_to(value - q.log_prob(z), (M, 1))
+    A = objective.coefficients(jnp.concatenate([others, own], axis=1)).A[:, -1]
+    inverse_chol = linalg.inverse_lower(q.chol)
+    return jnp.mean(A) * (score[0] + q.whiten(z) @ inverse_chol)
+
+
+def wasserstein_gradient(
+    key: Key[Array, ""],
+    z: Float[Array, " dim"],
+    q: Gaussian,
+    target: Target,
+    objective: AbstractObjective,
+    M: int = 100,
+) -> Float[Array, " dim"]:
+    """The coordinatewise Wasserstein gradient at a point z: E[A(z, z₁..z_{K−1}) ∇ℓ(z)] over M sets of K − 1 draws.
+
+    Propositions 1 (IW-ELBO) and 4 (VR-IWAE) of the paper.
+    """
+    check_key(key)
+    check_dimensions(q, target)
+    check_positive_integer("M", M, _M_REMEDY)
+    z = jnp.asarray(z, q.mean.dtype)
+    if z.shape != (q.dim,):
+        raise fail("z", f"a point of shape ({q.dim},)", z, "For several points use jax.vmap.")
+    return _wasserstein_gradient(key, z, q, target, objective, M)
+
+
+def check_dimensions(q: Gaussian, target: Target) -> None:
+    """The Gaussian and the target live on the same space."""
+    if not isinstance(q, Gaussian):
+        raise fail("q", "a bures.Gaussian", q, "Make one with Gaussian.from_moments(mean, covariance).")
+    if q.dim != target.dim:
+        raise fail("q", f"a Gaussian on R^{target.dim}, where the target lives", q.mean, "Match the dimensions.")
+
+
+def _check_blocks(estimator: Price | Stein) -> None:
+    check_option("indices", estimator.indices, ("all", "last"))
+    count = check_positive_integer("permutations", estimator.permutations, "1 uses each draw in one tuple.")
+    if count == 1:
+        return
+    if estimator.indices != "all":
+        raise fail("permutations", "1 with indices='last'", count, "Use indices='all'.")
+    if estimator.draws != "iid":
+        raise fail("permutations", "1 with Sobol draws", count, "Tuples across Sobol rows are dependent: use iid.")
+    if count > estimator.M:
+        raise fail("permutations", f"at most M={estimator.M}", count, "There are M distinct blockings of this kind.")
+
+
+class _Paths(NamedTuple):
+    """The draws at which derivatives are taken, flattened, with their coefficients and scores."""
+
+    z: Float[Array, "n dim"]
+    noise: Float[Array, "n dim"]
+    score: Float[Array, "n dim"]
+    A: Float[Array, " n"]
+    B: Float[Array, " n"]
+    entropy_score: Float[Array, " dim"]
+    inverse_chol: Float[Array, "dim dim"]
+    log_weights: Float[Array, "M K"]
+    bound: Float[Array, ""]
+
+    def finish(self, S: Float[Array, "dim dim"], mean_A: Float[Array, ""], objective: AbstractObjective) -> Estimate:
+        a = self.A @ self.score / self.A.size
+        return Estimate(a, S, self.entropy_score, mean_A, self.log_weights, self.bound, objective.K)
+
+
+def _paths(
+    noise: Float[Array, "M K dim"],
+    q: Gaussian,
+    target: Target,
+    objective: AbstractObjective,
+    indices: str,
+    permutations: int,
+) -> _Paths:
+    """Draw, weigh, and take scores at the draws that `indices` asks for."""
+    M, K, dim = noise.shape
+    z = q.push(noise)
+    first = 0 if indices == "all" else K - 1  # scores at the draws from this index on
+    values, score = target.value_and_score(z[:, first:].reshape(-1, dim))
+    values = values.reshape(M, -1)
+    if first > 0:
+        rest = target.value(z[:, :first].reshape(-1, dim)).reshape(M, -1)
+        values = jnp.concatenate([rest, values], axis=1)
+    log_weights = values - q.log_prob_of_noise(noise)
+    bound, A, B = _blocked(objective, log_weights, permutations)
+    A, B = A[:, first:].reshape(-1), B[:, first:].reshape(-1)
+    z, noise = z[:, first:].reshape(-1, dim), noise[:, first:].reshape(-1, dim)
+
+    # A draw of weight zero (outside the support, say) contributes nothing, whatever its derivatives are.
+    active = (A != 0)[:, None]
+    best = z[jnp.argmax(A)]
+    inverse_chol = linalg.inverse_lower(q.chol)
+    entropy_scores = noise @ inverse_chol
+    score = jnp.where(active, score + entropy_scores, 0)
+    entropy_score = A @ entropy_scores / A.size
+    return _Paths(jnp.where(active, z, best), noise, score, A, B, entropy_score, inverse_chol, log_weights, bound)
+
+
+def _blocked(
+    objective: AbstractObjective, log_weights: Float[Array, "M K"], permutations: int
+) -> tuple[Float[Array, ""], Float[Array, "M K"], Float[Array, "M K"]]:
+    """The bound and coefficients, averaged over several ways to block the same draws into tuples.
+
+    Blocking p pairs draw k of row m with draw k' of row m + p (k' − k): shifts along the rows, under which two
+    draws share a tuple about once, so the blockings overlap as little as they can.
+    """
+    if permutations == 1:
+        _, A, B = objective.coefficients(log_weights)
+        return jnp.mean(objective.bound(log_weights)), A, B
+    M, K = log_weights.shape
+    shift, row, column = np.ogrid[:permutations, :M, :K]
+    blocked = log_weights[(row + shift * column) % M, column]
+    _, A, B = objective.coefficients(blocked)
+    back = (shift, (row - shift * column) % M, column)
+    return jnp.mean(objective.bound(blocked)), jnp.mean(A[back], axis=0), jnp.mean(B[back], axis=0)

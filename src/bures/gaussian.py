@@ -1,0 +1,135 @@
+"""The variational family: Gaussians N(m, Σ), kept as a mean and the Cholesky factor of Σ."""
+
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from bures import linalg
+from bures.check import check_floating, check_key, fail, is_traced
+
+_LOG_2PI = math.log(2 * math.pi)
+
+
+class Gaussian(eqx.Module):
+    """A multivariate normal N(mean, chol cholᵀ).
+
+    >>> q = Gaussian.from_moments(jnp.zeros(2), jnp.array([[4.0, 0.0], [0.0, 1.0]]))
+    >>> q.chol.tolist()
+    [[2.0, 0.0], [0.0, 1.0]]
+    """
+
+    mean: Float[Array, " dim"]
+    chol: Float[Array, "dim dim"]
+
+    def __init__(self, mean: Any, chol: Any):
+        mean = check_floating("mean", mean, ndim=1)
+        chol = check_floating("chol", chol, ndim=2).astype(mean.dtype)
+        if chol.shape != (mean.size, mean.size):
+            raise fail("chol", f"of shape ({mean.size}, {mean.size}) to match mean", chol, "Check both shapes.")
+        if not is_traced(chol):
+            if bool(jnp.any(jnp.triu(chol, 1) != 0)) or bool(jnp.any(jnp.diagonal(chol) <= 0)):
+                raise fail(
+                    "chol",
+                    "lower triangular with a positive diagonal",
+                    chol,
+                    "For a covariance use Gaussian.from_moments(mean, covariance).",
+                )
+        self.mean = mean
+        self.chol = chol
+
+    @classmethod
+    def from_moments(cls, mean: Any, covariance: Any) -> "Gaussian":
+        """The Gaussian of a given mean and (symmetric, positive definite) covariance."""
+        mean = check_floating("mean", mean, ndim=1)
+        covariance = check_floating("covariance", covariance, ndim=2).astype(mean.dtype)
+        if covariance.shape != (mean.size, mean.size):
+            raise fail("covariance", f"of shape ({mean.size}, {mean.size})", covariance, "Match it to mean.")
+        chol = linalg.cholesky(covariance)
+        if not is_traced(covariance):
+            scale = jnp.max(jnp.abs(covariance))
+            if bool(jnp.max(jnp.abs(covariance - covariance.T)) > 1e3 * jnp.finfo(mean.dtype).eps * scale):
+                raise fail("covariance", "symmetric", covariance, "Pass (covariance + covariance.T) / 2.")
+            if not bool(jnp.all(jnp.isfinite(chol))):
+                raise fail(
+                    "covariance",
+                    "positive definite",
+                    covariance,
+                    f"Its smallest eigenvalue is {jnp.linalg.eigvalsh(covariance)[0]:.3g}; it must exceed zero.",
+                )
+        return cls(mean, chol)
+
+    @classmethod
+    def standard(cls, dim: int, dtype: Any = None) -> "Gaussian":
+        """The standard normal N(0, I) on R^dim."""
+        return cls(jnp.zeros(dim, dtype), jnp.eye(dim, dtype=dtype))
+
+    @property
+    def dim(self) -> int:
+        return self.mean.shape[-1]
+
+    @property
+    def covariance(self) -> Float[Array, "dim dim"]:
+        return self.chol @ self.chol.T
+
+    @property
+    def standard_deviations(self) -> Float[Array, " dim"]:
+        return jnp.linalg.norm(self.chol, axis=-1)
+
+    def push(self, noise: Float[Array, "*n dim"]) -> Float[Array, "*n dim"]:
+        """The map m + L ε from standard normal noise to draws."""
+        return self.mean + noise @ self.chol.T
+
+    def whiten(self, z: Float[Array, "*n dim"]) -> Float[Array, "*n dim"]:
+        """The inverse of `push`: L⁻¹ (z − m)."""
+        flat = (z - self.mean).reshape(-1, self.dim)
+        return linalg.solve_lower(self.chol, flat.T).T.reshape(z.shape)
+
+    def sample(self, key: Key[Array, ""], n: int) -> Float[Array, "n dim"]:
+        """`n` independent draws."""
+        check_key(key)
+        return self.push(jax.random.normal(key, (n, self.dim), self.mean.dtype))
+
+    def log_prob(self, z: Any) -> Float[Array, "*n"]:
+        """Log density at `z`, with any leading axes."""
+        z = jnp.asarray(z, self.mean.dtype)
+        if z.shape[-1:] != (self.dim,):
+            raise fail("z", f"an array whose last axis is {self.dim}", z, "Pass points of the Gaussian's dimension.")
+        return self.log_prob_of_noise(self.whiten(z))
+
+    def log_prob_of_noise(self, noise: Float[Array, "*n dim"]) -> Float[Array, "*n"]:
+        """Log density at `push(noise)`, without a solve."""
+        return -jnp.sum(noise**2, axis=-1) / 2 - self.log_det_chol() - self.dim * _LOG_2PI / 2
+
+    def log_det_chol(self) -> Float[Array, ""]:
+        """log det L, half the log determinant of the covariance."""
+        return jnp.sum(jnp.log(jnp.diagonal(self.chol)))
+
+    def entropy(self) -> Float[Array, ""]:
+        """Differential entropy in nats."""
+        return self.log_det_chol() + self.dim * (1 + _LOG_2PI) / 2
+
+    def kl(self, other: "Gaussian") -> Float[Array, ""]:
+        """KL(self ‖ other), in closed form.
+
+        >>> p, q = Gaussian.standard(2), Gaussian(jnp.ones(2), jnp.eye(2))
+        >>> round(float(p.kl(q)), 6)
+        1.0
+        """
+        ratio = linalg.solve_lower(other.chol, self.chol)
+        shift = other.whiten(self.mean)
+        log_det = other.log_det_chol() - self.log_det_chol()
+        return (jnp.sum(ratio**2) + jnp.sum(shift**2) - self.dim) / 2 + log_det
+
+    def bures_distance(self, other: "Gaussian") -> Float[Array, ""]:
+        """The 2-Wasserstein (Bures–Wasserstein) distance between the two Gaussians.
+
+        W₂² = ‖m₀ − m₁‖² + tr(Σ₀ + Σ₁ − 2 (Σ₀^½ Σ₁ Σ₀^½)^½), computed as the Procrustes distance
+        min over rotations R of ‖L₀ − L₁ R‖, which does not cancel when the two are close.
+        """
+        rotation = linalg.polar_rotation(other.chol.T @ self.chol)
+        covariance_part = jnp.sum((self.chol - other.chol @ rotation) ** 2)
+        return jnp.sqrt(jnp.sum((self.mean - other.mean) ** 2) + covariance_part)

@@ -1,0 +1,216 @@
+"""One step of a fit, and the compiled loop around it.
+
+`init` and `step` are pure, for people who own their loop; `advance` runs many steps in one compiled call. Step t of
+a fit uses `fold_in(key, t)`, so how the steps are grouped into calls does not change a bit of the result.
+"""
+
+import dataclasses
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+
+from bures import linalg
+from bures.check import check_floating, check_key, fail
+from bures.estimator import AbstractEstimator, Cost, check_dimensions
+from bures.gaussian import Gaussian
+from bures.geometry import AbstractGeometry
+from bures.objective import AbstractObjective
+from bures.target import Target, as_target
+
+# The smallest eigenvalue is watched at every step up to this dimension, and every hundredth step beyond it.
+_WATCHED_DIM = 128
+
+
+class Method(eqx.Module):
+    """An objective, an estimator and a geometry that can work together."""
+
+    objective: AbstractObjective
+    estimator: AbstractEstimator
+    geometry: AbstractGeometry
+
+    def __init__(self, objective: AbstractObjective, estimator: AbstractEstimator, geometry: AbstractGeometry):
+        for argument, value, kind, remedy in (
+            ("objective", objective, AbstractObjective, "For example bures.IWELBO(K=5)."),
+            ("estimator", estimator, AbstractEstimator, "For example bures.Price(M=100)."),
+            ("geometry", geometry, AbstractGeometry, "For example bures.BuresWasserstein(step_size=0.1)."),
+        ):
+            if not isinstance(value, kind):
+                raise fail(argument, f"one of bures' {argument} objects", value, remedy)
+        geometry.check(objective)
+        self.objective = objective
+        self.estimator = estimator
+        self.geometry = geometry
+
+    def traced(self, dtype: jnp.dtype) -> "Method":
+        """The same with its numbers as arrays, so that other numbers do not need another compilation."""
+        return jax.tree.map(lambda x: jnp.asarray(x, dtype) if isinstance(x, float) else x, self)
+
+    def cost(self) -> Cost:
+        return self.estimator.cost(self.objective)
+
+
+class State(eqx.Module):
+    """What the next step needs."""
+
+    approximation: Gaussian
+    geometry: PyTree
+
+
+class Info(eqx.Module):
+    """What a step saw: the bound and its gradient at the Gaussian it started from, and how it moved."""
+
+    bound: Float[Array, "*steps"]
+    ness: Float[Array, "*steps"]
+    grad_norm: Float[Array, "*steps"]
+    clipped: Bool[Array, "*steps"]
+    step_size: Float[Array, "*steps"]
+    finite: Bool[Array, "*steps"]
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self.keys():
+            raise KeyError(f"The trace has no {name!r}; it has {', '.join(self.keys())}.")
+        return getattr(self, name)
+
+    def keys(self) -> tuple[str, ...]:
+        return tuple(field.name for field in dataclasses.fields(self))
+
+
+class Trace(Info):
+    """`Info` of every step, and the smallest eigenvalue of the covariance after it."""
+
+    min_eigenvalue: Float[Array, "*steps"]
+
+
+def init(
+    target: Target,
+    *,
+    init: Gaussian,
+    objective: AbstractObjective,
+    estimator: AbstractEstimator,
+    geometry: AbstractGeometry,
+) -> State:
+    """The state before the first step, with every argument checked.
+
+    >>> from bures import ELBO, Price, BuresWasserstein
+    >>> target = Target(lambda z: -jnp.sum(z**2) / 2, dim=2)
+    >>> method = dict(objective=ELBO(), estimator=Price(M=10), geometry=BuresWasserstein(step_size=0.5))
+    >>> state = init_state = init(target, init=Gaussian(jnp.ones(2), 2 * jnp.eye(2)), **method)
+    >>> for t in range(20):
+    ...     state, info = step(jax.random.fold_in(jax.random.key(0), t), state, target, **method)
+    >>> state.approximation.covariance.round(2).tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+    target = as_target(target, None)
+    method = Method(objective, estimator, geometry)
+    if not isinstance(init, Gaussian):
+        raise fail("init", "a bures.Gaussian", init, "Make one with Gaussian.from_moments(mean, covariance).")
+    check_dimensions(init, target)
+    check_floating("init.mean", init.mean, ndim=1)
+    check_floating("init.chol", init.chol, ndim=2)
+    return State(init, method.geometry.init(init))
+
+
+def step(
+    key: Key[Array, ""],
+    state: State,
+    target: Target,
+    *,
+    objective: AbstractObjective,
+    estimator: AbstractEstimator,
+    geometry: AbstractGeometry,
+) -> tuple[State, Info]:
+    """One step. If anything in it is not finite the state comes back unchanged and `info.finite` is False."""
+    check_key(key)
+    return _step(key, state, target, Method(objective, estimator, geometry).traced(state.approximation.mean.dtype))
+
+
+@eqx.filter_jit
+def _step(key: Key[Array, ""], state: State, target: Target, method: Method) -> tuple[State, Info]:
+    q = state.approximation
+    estimate = method.estimator(key, q, target, method.objective)
+    proposal, geometry_state, move = method.geometry.step(estimate, q, state.geometry)
+    finite = (
+        jnp.isfinite(estimate.bound)
+        & jnp.all(jnp.isfinite(proposal.mean))
+        & jnp.all(jnp.isfinite(proposal.chol))
+        & jnp.all(jnp.diagonal(proposal.chol) > 0)
+    )
+    moved = State(proposal, geometry_state)
+    state = jax.tree.map(lambda new, old: jnp.where(finite, new, old), moved, state)
+    # The norm of the affine map z ↦ a + S (z − m) in L²(q).
+    grad_norm = jnp.sqrt(jnp.sum(estimate.a**2) + jnp.sum((linalg.symmetrise(estimate.S) @ q.chol) ** 2))
+    ness = normalised_ess(estimate.log_weights.reshape(-1))
+    return state, Info(estimate.bound, ness, grad_norm, move.clipped, move.step_size, finite)
+
+
+def normalised_ess(log_weights: Float[Array, " n"]) -> Float[Array, ""]:
+    """(Σw)² / (n Σw²), the effective share of the draws."""
+    top = jnp.max(log_weights)
+    weights = jnp.exp(log_weights - jnp.where(jnp.isfinite(top), top, 0))
+    return jnp.sum(weights) ** 2 / (log_weights.size * jnp.sum(weights**2))
+
+
+class Carry(eqx.Module):
+    """What the loop takes from step to step."""
+
+    state: State
+    best: Gaussian  # the approximation with the highest bound so far, to fall back to
+    best_bound: Float[Array, ""]
+    min_eigenvalue: Float[Array, ""]
+    count: Int[Array, ""]  # steps taken
+    failed: Bool[Array, ""]
+
+    @classmethod
+    def start(cls, state: State) -> "Carry":
+        q = state.approximation
+        dtype = q.mean.dtype
+        smallest = linalg.singular_values(q.chol)[-1] ** 2
+        return cls(state, q, jnp.array(-jnp.inf, dtype), smallest, jnp.array(0, jnp.int32), jnp.array(False))
+
+
+@eqx.filter_jit
+def advance(
+    key: Key[Array, ""], carry: Carry, target: Target, method: Method, count: Int[Array, ""], capacity: int
+) -> tuple[Carry, Trace]:
+    """Up to `count` (at most `capacity`) further steps, ending early at one that is not finite.
+
+    Returns the trace in arrays of length `capacity`, of which the steps taken are filled.
+    """
+    first = carry.count
+    dtype = carry.best_bound.dtype
+    empty = jnp.zeros((capacity,), dtype)
+    none = jnp.zeros((capacity,), bool)
+    trace = Trace(empty, empty, empty, none, empty, none, empty)
+
+    def unfinished(loop):
+        carry, _ = loop
+        return (carry.count - first < count) & ~carry.failed
+
+    def body(loop):
+        carry, trace = loop
+        at = carry.count - first
+        q = carry.state.approximation
+        state, info = _step(jax.random.fold_in(key, carry.count), carry.state, target, method)
+        better = info.finite & (info.bound > carry.best_bound)
+        best = jax.tree.map(lambda new, old: jnp.where(better, new, old), q, carry.best)
+        best_bound = jnp.where(better, info.bound, carry.best_bound)
+        smallest = _watch(state.approximation, carry.count, carry.min_eigenvalue)
+        entry = Trace(**{name: info[name] for name in info.keys()}, min_eigenvalue=smallest)
+        trace = jax.tree.map(lambda buffer, value: buffer.at[at].set(value.astype(buffer.dtype)), trace, entry)
+        taken = info.finite.astype(jnp.int32)
+        return Carry(state, best, best_bound, smallest, carry.count + taken, ~info.finite), trace
+
+    return jax.lax.while_loop(unfinished, body, (carry, trace))
+
+
+def _watch(q: Gaussian, count: Int[Array, ""], last: Float[Array, ""]) -> Float[Array, ""]:
+    """The smallest eigenvalue of the covariance, looked at rarely where that costs as much as a step."""
+
+    def look(chol):
+        return linalg.singular_values(chol)[-1] ** 2
+
+    if q.dim <= _WATCHED_DIM:
+        return look(q.chol)
+    return jax.lax.cond(count % 100 == 99, look, lambda chol: last, q.chol)

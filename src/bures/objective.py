@@ -1,0 +1,95 @@
+"""Objectives: functions of the log weights ℓ of one K-tuple.
+
+With g = softmax((1−α) ℓ), one formula gives all of them (ELBO is K = 1, IW-ELBO is α = 0):
+
+    bound = log(mean exp((1−α) ℓ)) / (1−α)                 a lower bound on the log evidence
+    A     = α g + (1−α) g²                                 weight of the score s and the Hessian H
+    B     = (1−α) (g − g²) (α + 2 (1−α) g)                 weight of s sᵀ
+
+and α → 1 is a limit, not an error: bound = mean ℓ, A = 1/K, B = 0.
+"""
+
+from typing import ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from bures.check import check_positive_integer, check_real
+
+_K_REMEDY = "K is the number of draws in a tuple, e.g. K=5."
+
+
+class Coefficients(NamedTuple):
+    """What a tuple's log weights say about each of its draws."""
+
+    g: Float[Array, "*m K"]  # ∂ bound / ∂ ℓ: the weights of the plain reparameterised gradient
+    A: Float[Array, "*m K"]
+    B: Float[Array, "*m K"]
+
+
+class AbstractObjective(eqx.Module):
+    """A bound on the log evidence from K draws, and the coefficients of its gradients."""
+
+    K: eqx.AbstractVar[int]
+    alpha: eqx.AbstractVar[float]
+
+    @property
+    def has_separable_entropy(self) -> bool:
+        """Whether the bound is E[log p] plus the entropy of q, as forward–backward schemes need."""
+        return self.K == 1
+
+    def bound(self, log_weights: Float[Array, "*m K"]) -> Float[Array, "*m"]:
+        """The bound of each tuple.
+
+        >>> IWELBO(K=2).bound(jnp.log(jnp.array([1.0, 3.0]))).round(4).tolist()
+        0.6931
+        """
+        power = self._power(log_weights)
+        # Centred at the largest weight and written with expm1 and log1p: exact for every power down to the limit 0.
+        top = jax.lax.stop_gradient(jnp.max(log_weights, axis=-1, keepdims=True))
+        top = jnp.where(jnp.isfinite(top), top, 0)
+        mean = jnp.mean(jnp.expm1(power * (log_weights - top)), axis=-1)
+        return top[..., 0] + jnp.log1p(mean) / power
+
+    def coefficients(self, log_weights: Float[Array, "*m K"]) -> Coefficients:
+        """g, A and B of each draw of each tuple."""
+        power = self._power(log_weights)
+        g = jax.nn.softmax(power * log_weights, axis=-1)
+        A = (1 - power) * g + power * g**2
+        B = power * g * (1 - g) * ((1 - power) + 2 * power * g)
+        return Coefficients(g, A, B)
+
+    def _power(self, log_weights: Float[Array, "*m K"]) -> Float[Array, ""]:
+        """1 − α, kept just above zero."""
+        dtype = log_weights.dtype
+        return jnp.maximum(1 - jnp.asarray(self.alpha, dtype), jnp.sqrt(jnp.finfo(dtype).tiny))
+
+
+class ELBO(AbstractObjective):
+    """The evidence lower bound E_q[log p − log q]."""
+
+    K: ClassVar[int] = 1
+    alpha: ClassVar[float] = 0.0
+
+
+class IWELBO(AbstractObjective):
+    """The importance-weighted ELBO: E[log (1/K) Σ p(z_k)/q(z_k)] over tuples of K draws (Burda et al., 2016)."""
+
+    K: int = eqx.field(static=True)
+    alpha: ClassVar[float] = 0.0
+
+    def __check_init__(self):
+        check_positive_integer("K", self.K, _K_REMEDY)
+
+
+class VRIWAE(AbstractObjective):
+    """The variational Rényi bound E[log (1/K) Σ (p(z_k)/q(z_k))^(1−α)] / (1−α), 0 ≤ α ≤ 1 (Daudel et al., 2023)."""
+
+    K: int = eqx.field(static=True)
+    alpha: float
+
+    def __check_init__(self):
+        check_positive_integer("K", self.K, _K_REMEDY)
+        check_real("alpha", self.alpha, 0, 1, "alpha=0 is the IW-ELBO, alpha=1 the ELBO.")

@@ -1,0 +1,73 @@
+"""How a fit ended, each with what to do about it; and the rules that decide."""
+
+import enum
+import math
+
+import numpy as np
+
+
+class Outcome(enum.Enum):
+    """How a fit ended. `str(outcome)` says what to do."""
+
+    CONVERGED = 0
+    MAX_STEPS = 1
+    NON_FINITE = 2
+    DIVERGED = 3
+    INTERRUPTED = 4
+
+    @property
+    def message(self) -> str:
+        return _MESSAGES[self]
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.message}"
+
+
+_MESSAGES = {
+    Outcome.CONVERGED: "the bound has stopped improving. Check fit.diagnose(key) before using the approximation.",
+    Outcome.MAX_STEPS: (
+        "the steps asked for were taken, and the bound was still improving or too noisy to tell. "
+        "Continue with fit.resume(num_steps), or use a larger step size or M."
+    ),
+    Outcome.NON_FINITE: (
+        "the log density, its derivatives or the next Gaussian were NaN or infinite; the approximation is the best "
+        "one before that. Check the log density there (constrained variables need Target.from_variables), "
+        "start narrower, or take a smaller step size."
+    ),
+    Outcome.DIVERGED: (
+        "the bound fell far below what it had been; the approximation is the best one before that. "
+        "Take a smaller step size."
+    ),
+    Outcome.INTERRUPTED: "stopped on request; the approximation is the best one so far. fit.resume(num_steps) goes on.",
+}
+
+_BATCHES = 5  # in each quarter, for a standard error that knows of autocorrelation
+_SHORTEST = 200  # steps before which nothing is called converged
+_FALL = 1e3  # relative fall of the bound that is called divergence
+_FALL_STEPS = 10
+
+
+def bound_gain(bounds: np.ndarray) -> tuple[float, float]:
+    """How much the bound rose from the third to the last quarter of a run, with its standard error."""
+    batch = bounds.size // (4 * _BATCHES)
+    if batch == 0:
+        return math.inf, math.inf
+    half = np.asarray(bounds[-2 * batch * _BATCHES :], np.float64).reshape(2, _BATCHES, batch).mean(axis=2)
+    error = math.sqrt(half.var(axis=1, ddof=1).sum() / _BATCHES)
+    return float(half[1].mean() - half[0].mean()), error
+
+
+def has_converged(bounds: np.ndarray, tolerance: float) -> bool:
+    """Whether, with 95% confidence, the last quarter of the run changed the bound by less than `tolerance` nats."""
+    if bounds.size < _SHORTEST:
+        return False
+    gain, error = bound_gain(bounds)
+    return abs(gain) + 2 * error < tolerance
+
+
+def has_diverged(bounds: np.ndarray) -> bool:
+    """Whether the last bounds are all far below the best."""
+    if bounds.size <= _FALL_STEPS:
+        return False
+    best = float(np.max(bounds))
+    return float(np.max(bounds[-_FALL_STEPS:])) < best - _FALL * (1 + abs(best))

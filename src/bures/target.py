@@ -1,0 +1,209 @@
+"""The target: an unnormalised log density on R^dim, what its coordinates mean, and any fast derivatives it has."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from bures.check import check_positive_integer, fail
+from bures.support import Real
+
+LogDensity = Callable[[Float[Array, " dim"]], Float[Array, ""]]
+
+
+class Target(eqx.Module):
+    """An unnormalised log density on R^dim.
+
+    **Arguments:**
+
+    - `log_density`: any JAX function `(dim,) -> scalar`. If it is itself a pytree (say an `equinox.Module` that
+        holds data), the data are traced, so that targets of one shape share one compilation.
+    - `dim`: the dimension.
+    - `names`: names of the `dim` coordinates, for tables and plots.
+    - `constrain`: the way back from a point of R^dim to the model's own, named and constrained variables.
+    - `weighted_hessian`: a fast `(weights (n,), z (n, dim)) -> Σᵢ wᵢ ∇²log p(zᵢ)`; also found as a method of
+        `log_density`. Automatic differentiation is the default.
+    - `sample`, `mean`, `covariance`: exact draws `(key, n) -> (n, dim)` and moments, where they are known.
+
+    >>> target = Target(lambda z: -jnp.sum(z**2) / 2, dim=3)
+    >>> target.names
+    ('z[0]', 'z[1]', 'z[2]')
+    """
+
+    log_density: LogDensity
+    dim: int = eqx.field(static=True)
+    names: tuple[str, ...] = eqx.field(static=True)
+    constrain: Callable[[Float[Array, " dim"]], dict[str, Array]]
+    sample: Callable[[Key[Array, ""], int], Float[Array, "n dim"]] | None
+    mean: Float[Array, " dim"] | None
+    covariance: Float[Array, "dim dim"] | None
+    _weighted_hessian: Callable | None
+
+    def __init__(
+        self,
+        log_density: LogDensity,
+        dim: int,
+        *,
+        names: Sequence[str] | None = None,
+        constrain: Callable[[Float[Array, " dim"]], dict[str, Array]] | None = None,
+        weighted_hessian: Callable | None = None,
+        sample: Callable | None = None,
+        mean: Any = None,
+        covariance: Any = None,
+    ):
+        if not callable(log_density):
+            raise fail("log_density", "a function (dim,) -> scalar", log_density, "Pass a JAX function.")
+        self.dim = check_positive_integer("dim", dim, "It is the length of the vector log_density takes.")
+        self.log_density = log_density
+        self.names = _check_names(names, self.dim)
+        self.constrain = constrain if constrain is not None else _ByName(None if names is None else self.names)
+        self.sample = sample
+        self.mean = None if mean is None else jnp.asarray(mean)
+        self.covariance = None if covariance is None else jnp.asarray(covariance)
+        self._weighted_hessian = weighted_hessian
+        _check_scalar(log_density, self.dim)
+
+    @classmethod
+    def from_variables(
+        cls, log_density: Callable[..., Float[Array, ""]], variables: Mapping[str, Any], **options: Any
+    ) -> "Target":
+        """A target from a log density of named, constrained variables: the change of variables is done for you.
+
+        `variables` maps each name to a shape, to a support, or to a pair (support, shape).
+
+        >>> from bures.support import Positive
+        >>> def log_density(mu, sigma):
+        ...     return -(mu**2) / (2 * sigma**2) - 2 * jnp.log(sigma) - sigma
+        >>> target = Target.from_variables(log_density, {"mu": (), "sigma": Positive()})
+        >>> {name: float(value) for name, value in target.constrain(jnp.zeros(2)).items()}
+        {'mu': 0.0, 'sigma': 1.0}
+        """
+        layout = _Layout(variables)
+        unconstrained = _Unconstrained(log_density, layout)
+        return cls(unconstrained, layout.dim, names=layout.coordinate_names(), constrain=layout.constrain, **options)
+
+    def value(self, z: Float[Array, "n dim"]) -> Float[Array, " n"]:
+        """log p at each row of `z`, in the dtype of `z`."""
+        return jax.vmap(self.log_density)(z).astype(z.dtype)
+
+    def value_and_score(self, z: Float[Array, "n dim"]) -> tuple[Float[Array, " n"], Float[Array, "n dim"]]:
+        """log p and ∇log p at each row of `z`."""
+        value, score = jax.vmap(jax.value_and_grad(self.log_density))(z)
+        return value.astype(z.dtype), score
+
+    def weighted_hessian(self, weights: Float[Array, " n"], z: Float[Array, "n dim"]) -> Float[Array, "dim dim"]:
+        """Σᵢ wᵢ ∇²log p(zᵢ): the only way the estimators use second derivatives."""
+        fast = self._weighted_hessian or getattr(self.log_density, "weighted_hessian", None)
+        if fast is not None:
+            return fast(weights, z).astype(z.dtype)
+        # One Hessian of a weighted sum of shifted densities: d Hessian-vector products, and no n x d x d array.
+        return jax.hessian(lambda shift: weights @ self.value(z + shift))(jnp.zeros_like(z[0]))
+
+
+def as_target(target: Any, dim: int | None) -> Target:
+    """A `Target` as it is, or a bare log density together with `dim`."""
+    if isinstance(target, Target):
+        if dim is not None and dim != target.dim:
+            raise fail("dim", f"{target.dim}, the target's dimension", dim, "Leave dim out when passing a Target.")
+        return target
+    if dim is None:
+        raise fail("dim", "given with a bare log density", dim, "Pass dim=..., or wrap it: bures.Target(f, dim).")
+    return Target(target, dim)
+
+
+def _check_names(names: Sequence[str] | None, dim: int) -> tuple[str, ...]:
+    if names is None:
+        return tuple(f"z[{i}]" for i in range(dim))
+    names = tuple(names)
+    if len(names) != dim or len(set(names)) != dim or not all(isinstance(name, str) for name in names):
+        raise fail("names", f"{dim} different strings", names, "Give one name per coordinate.")
+    return names
+
+
+def _check_scalar(log_density: LogDensity, dim: int) -> None:
+    point = jax.ShapeDtypeStruct((dim,), jnp.zeros(()).dtype)
+    try:
+        out = jax.eval_shape(log_density, point)
+    except Exception as error:
+        raise ValueError(
+            f"log_density could not be evaluated on a vector of length dim={dim}: {error} "
+            "Check dim, and that it is written with jax.numpy."
+        ) from error
+    if getattr(out, "shape", None) != () or not jnp.issubdtype(out.dtype, jnp.floating):
+        received = f"{out.dtype}{list(out.shape)}" if hasattr(out, "shape") else type(out).__name__
+        raise ValueError(
+            f"log_density must return a real scalar, but returned {received} for a vector of length dim={dim}. "
+            "Sum over observations, and write it for one point: batching is done by bures."
+        )
+
+
+class _ByName(eqx.Module):
+    """The default way back: one variable `z`, or one scalar variable per given name."""
+
+    names: tuple[str, ...] | None = eqx.field(static=True)
+
+    def __call__(self, z: Float[Array, " dim"]) -> dict[str, Array]:
+        return {"z": z} if self.names is None else dict(zip(self.names, z, strict=True))
+
+
+class _Layout(eqx.Module):
+    """Where each named variable sits in the flat vector, and its support."""
+
+    names: tuple[str, ...] = eqx.field(static=True)
+    shapes: tuple[tuple[int, ...], ...] = eqx.field(static=True)
+    supports: tuple[Any, ...]
+
+    def __init__(self, variables: Mapping[str, Any]):
+        if not variables:
+            raise fail("variables", "a non-empty mapping", variables, 'For example {"mu": (), "tau": Positive()}.')
+        self.names = tuple(variables)
+        parts = [_support_and_shape(name, value) for name, value in variables.items()]
+        self.supports = tuple(support for support, _ in parts)
+        self.shapes = tuple(shape for _, shape in parts)
+
+    @property
+    def dim(self) -> int:
+        return sum(math.prod(shape) for shape in self.shapes)
+
+    def coordinate_names(self) -> tuple[str, ...]:
+        names = []
+        for name, shape in zip(self.names, self.shapes, strict=True):
+            indices = list(np.ndindex(shape))
+            names += [name + (f"[{','.join(map(str, index))}]" if index else "") for index in indices]
+        return tuple(names)
+
+    def split(self, z: Float[Array, " dim"]) -> list[Array]:
+        ends = np.cumsum([math.prod(shape) for shape in self.shapes])[:-1]
+        return [part.reshape(shape) for part, shape in zip(jnp.split(z, ends), self.shapes, strict=True)]
+
+    def constrain(self, z: Float[Array, " dim"]) -> dict[str, Array]:
+        parts = zip(self.names, self.supports, self.split(z), strict=True)
+        return {name: support.constrain(part) for name, support, part in parts}
+
+    def log_jacobian(self, z: Float[Array, " dim"]) -> Float[Array, ""]:
+        terms = [s.log_jacobian(part) for s, part in zip(self.supports, self.split(z), strict=True)]
+        return jnp.sum(jnp.stack(terms))
+
+
+def _support_and_shape(name: str, value: Any) -> tuple[Any, tuple[int, ...]]:
+    if hasattr(value, "constrain"):
+        return value, ()
+    support, shape = value if len(value) == 2 and hasattr(value[0], "constrain") else (Real(), value)
+    if not all(isinstance(n, int) and n > 0 for n in shape):
+        raise fail(f"variables[{name!r}]", "a shape, a support, or (support, shape)", value, "For example (3,).")
+    return support, tuple(shape)
+
+
+class _Unconstrained(eqx.Module):
+    """log p(constrain(z)) + log |det ∂constrain/∂z|."""
+
+    log_density: Callable[..., Float[Array, ""]]
+    layout: _Layout
+
+    def __call__(self, z: Float[Array, " dim"]) -> Float[Array, ""]:
+        return self.log_density(**self.layout.constrain(z)) + self.layout.log_jacobian(z)
