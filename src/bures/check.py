@@ -10,11 +10,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 
 def is_traced(*trees: Any) -> bool:
     """Whether any leaf is an abstract value of a JAX transformation."""
-    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(trees))
+    return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(trees))
 
 
 def fail(argument: str, wanted: str, received: Any, remedy: str) -> ValueError:

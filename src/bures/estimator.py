@@ -13,8 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from bures import draws as noise_sources
-from bures import linalg
+from bures import draws as noise_sources, linalg
 from bures.check import check_key, check_option, check_positive_integer, fail
 from bures.gaussian import Gaussian
 from bures.objective import AbstractObjective
@@ -171,6 +170,7 @@ def bw_gradient(
 ) -> tuple[Float[Array, " dim"], Float[Array, "dim dim"]]:
     """The Bures–Wasserstein gradient of a bound at q: (a, S) of the affine map z ↦ a + S (z − m).
 
+    >>> from bures import ELBO
     >>> target = Target(lambda z: -jnp.sum((z - 1.0) ** 2) / 2, dim=2)
     >>> a, S = bw_gradient(
     ...     jax.random.key(0), Gaussian.standard(2), target, objective=ELBO(), estimator=Price(M=10)

@@ -129,9 +129,7 @@ class Fit(eqx.Module):
 
         save(self, path)
 
-    def resume(
-        self, num_steps: int, *, progress: bool | None = None, callback: Callback | None = None
-    ) -> "Fit":
+    def resume(self, num_steps: int, *, progress: bool | None = None, callback: Callback | None = None) -> "Fit":
         """The fit after `num_steps` more steps, bit for bit what an uninterrupted fit would have been."""
         check_positive_integer("num_steps", num_steps, "It is the number of further steps.")
         return _run(self, self.num_steps + num_steps, None, progress, callback)
@@ -189,9 +187,7 @@ def fit(
     if callback is not None and not callable(callback):
         raise fail("callback", "a function (step, approximation, info)", callback, "Leave it out if not needed.")
     q = init if init is not None else _default_start(target)
-    state = init_state(
-        target, init=q, objective=method.objective, estimator=method.estimator, geometry=method.geometry
-    )
+    state = init_state(target, init=q, objective=method.objective, estimator=method.estimator, geometry=method.geometry)
     start = Fit(q, _no_trace(q.mean.dtype), ((0, q),), target, method, key, Carry.start(state), Outcome.MAX_STEPS.value)
     if is_traced(key, target, q, method):
         if num_steps is None:
@@ -275,7 +271,7 @@ def _look_around(
     if _is_milestone(count):
         path.append((count, carry.state.approximation))
     if callback is not None:
-        info = {name: trace[name][-1].item() for name in trace.keys()}
+        info = {name: trace[name][-1].item() for name in trace.names}
         if callback(count, carry.state.approximation, info):
             return Outcome.INTERRUPTED
     if has_diverged(trace.bound):

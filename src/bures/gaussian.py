@@ -30,14 +30,9 @@ class Gaussian(eqx.Module):
         chol = check_floating("chol", chol, ndim=2).astype(mean.dtype)
         if chol.shape != (mean.size, mean.size):
             raise fail("chol", f"of shape ({mean.size}, {mean.size}) to match mean", chol, "Check both shapes.")
-        if not is_traced(chol):
-            if bool(jnp.any(jnp.triu(chol, 1) != 0)) or bool(jnp.any(jnp.diagonal(chol) <= 0)):
-                raise fail(
-                    "chol",
-                    "lower triangular with a positive diagonal",
-                    chol,
-                    "For a covariance use Gaussian.from_moments(mean, covariance).",
-                )
+        if not is_traced(chol) and not bool(jnp.all(jnp.triu(chol, 1) == 0) & jnp.all(jnp.diagonal(chol) > 0)):
+            remedy = "For a covariance use Gaussian.from_moments(mean, covariance)."
+            raise fail("chol", "lower triangular with a positive diagonal", chol, remedy)
         self.mean = mean
         self.chol = chol
 

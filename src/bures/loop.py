@@ -5,10 +5,12 @@ a fit uses `fold_in(key, t)`, so how the steps are grouped into calls does not c
 """
 
 import dataclasses
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from bures import linalg
@@ -21,6 +23,9 @@ from bures.target import Target, as_target
 
 # The smallest eigenvalue is watched at every step up to this dimension, and every hundredth step beyond it.
 _WATCHED_DIM = 128
+
+
+_Values = Array | np.ndarray  # in the loop, and on the host after it
 
 
 class Method(eqx.Module):
@@ -61,26 +66,27 @@ class State(eqx.Module):
 class Info(eqx.Module):
     """What a step saw: the bound and its gradient at the Gaussian it started from, and how it moved."""
 
-    bound: Float[Array, "*steps"]
-    ness: Float[Array, "*steps"]
-    grad_norm: Float[Array, "*steps"]
-    clipped: Bool[Array, "*steps"]
-    step_size: Float[Array, "*steps"]
-    finite: Bool[Array, "*steps"]
+    bound: Float[_Values, "*steps"]
+    ness: Float[_Values, "*steps"]
+    grad_norm: Float[_Values, "*steps"]
+    clipped: Bool[_Values, "*steps"]
+    step_size: Float[_Values, "*steps"]
+    finite: Bool[_Values, "*steps"]
 
-    def __getitem__(self, name: str) -> Array:
-        if name not in self.keys():
-            raise KeyError(f"The trace has no {name!r}; it has {', '.join(self.keys())}.")
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.names:
+            raise KeyError(f"The trace has no {name!r}; it has {', '.join(self.names)}.")
         return getattr(self, name)
 
-    def keys(self) -> tuple[str, ...]:
+    @property
+    def names(self) -> tuple[str, ...]:
         return tuple(field.name for field in dataclasses.fields(self))
 
 
 class Trace(Info):
     """`Info` of every step, and the smallest eigenvalue of the covariance after it."""
 
-    min_eigenvalue: Float[Array, "*steps"]
+    min_eigenvalue: Float[_Values, "*steps"]
 
 
 def init(
@@ -96,7 +102,7 @@ def init(
     >>> from bures import ELBO, Price, BuresWasserstein
     >>> target = Target(lambda z: -jnp.sum(z**2) / 2, dim=2)
     >>> method = dict(objective=ELBO(), estimator=Price(M=10), geometry=BuresWasserstein(step_size=0.5))
-    >>> state = init_state = init(target, init=Gaussian(jnp.ones(2), 2 * jnp.eye(2)), **method)
+    >>> state = init(target, init=Gaussian(jnp.ones(2), 2 * jnp.eye(2)), **method)
     >>> for t in range(20):
     ...     state, info = step(jax.random.fold_in(jax.random.key(0), t), state, target, **method)
     >>> state.approximation.covariance.round(2).tolist()
@@ -197,10 +203,10 @@ def advance(
         best = jax.tree.map(lambda new, old: jnp.where(better, new, old), q, carry.best)
         best_bound = jnp.where(better, info.bound, carry.best_bound)
         smallest = _watch(state.approximation, carry.count, carry.min_eigenvalue)
-        entry = Trace(**{name: info[name] for name in info.keys()}, min_eigenvalue=smallest)
+        entry = Trace(**{name: info[name] for name in info.names}, min_eigenvalue=smallest)
         trace = jax.tree.map(lambda buffer, value: buffer.at[at].set(value.astype(buffer.dtype)), trace, entry)
-        taken = info.finite.astype(jnp.int32)
-        return Carry(state, best, best_bound, smallest, carry.count + taken, ~info.finite), trace
+        failed = jnp.logical_not(info.finite)
+        return Carry(state, best, best_bound, smallest, carry.count + jnp.where(failed, 0, 1), failed), trace
 
     return jax.lax.while_loop(unfinished, body, (carry, trace))
 

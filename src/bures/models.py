@@ -79,9 +79,7 @@ def gaussian(dim: int, *, condition_number: float = 1.0, scale: float = 1.0, see
     deviations = scale * np.logspace(-np.log10(condition_number) / 2, 0, dim)
     density = _Rotated(jnp.asarray(rotation), jnp.asarray(deviations))
     covariance = (rotation * deviations**2) @ rotation.T
-    return Target(
-        density, dim, sample=density.sample, mean=np.zeros(dim), covariance=(covariance + covariance.T) / 2
-    )
+    return Target(density, dim, sample=density.sample, mean=np.zeros(dim), covariance=(covariance + covariance.T) / 2)
 
 
 class _Rotated(eqx.Module):

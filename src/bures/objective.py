@@ -9,7 +9,7 @@ With g = softmax((1−α) ℓ), one formula gives all of them (ELBO is K = 1, IW
 and α → 1 is a limit, not an error: bound = mean ℓ, A = 1/K, B = 0.
 """
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -70,18 +70,21 @@ class AbstractObjective(eqx.Module):
 class ELBO(AbstractObjective):
     """The evidence lower bound E_q[log p − log q]."""
 
-    K: ClassVar[int] = 1
-    alpha: ClassVar[float] = 0.0
+    K: int = eqx.field(static=True)
+    alpha: float = eqx.field(static=True)
+
+    def __init__(self):
+        self.K, self.alpha = 1, 0.0
 
 
 class IWELBO(AbstractObjective):
     """The importance-weighted ELBO: E[log (1/K) Σ p(z_k)/q(z_k)] over tuples of K draws (Burda et al., 2016)."""
 
     K: int = eqx.field(static=True)
-    alpha: ClassVar[float] = 0.0
+    alpha: float = eqx.field(static=True)
 
-    def __check_init__(self):
-        check_positive_integer("K", self.K, _K_REMEDY)
+    def __init__(self, K: int):
+        self.K, self.alpha = check_positive_integer("K", K, _K_REMEDY), 0.0
 
 
 class VRIWAE(AbstractObjective):

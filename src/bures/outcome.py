@@ -2,6 +2,7 @@
 
 import enum
 import math
+from typing import Any
 
 import numpy as np
 
@@ -47,7 +48,7 @@ _FALL = 1e3  # relative fall of the bound that is called divergence
 _FALL_STEPS = 10
 
 
-def bound_gain(bounds: np.ndarray) -> tuple[float, float]:
+def bound_gain(bounds: Any) -> tuple[float, float]:
     """How much the bound rose from the third to the last quarter of a run, with its standard error."""
     batch = bounds.size // (4 * _BATCHES)
     if batch == 0:
@@ -57,7 +58,7 @@ def bound_gain(bounds: np.ndarray) -> tuple[float, float]:
     return float(half[1].mean() - half[0].mean()), error
 
 
-def has_converged(bounds: np.ndarray, tolerance: float) -> bool:
+def has_converged(bounds: Any, tolerance: float) -> bool:
     """Whether, with 95% confidence, the last quarter of the run changed the bound by less than `tolerance` nats."""
     if bounds.size < _SHORTEST:
         return False
@@ -65,7 +66,7 @@ def has_converged(bounds: np.ndarray, tolerance: float) -> bool:
     return abs(gain) + 2 * error < tolerance
 
 
-def has_diverged(bounds: np.ndarray) -> bool:
+def has_diverged(bounds: Any) -> bool:
     """Whether the last bounds are all far below the best."""
     if bounds.size <= _FALL_STEPS:
         return False
