@@ -22,4 +22,15 @@ from bures.laplace import laplace as laplace
 from bures.loop import Info as Info, State as State, init as init, step as step
 from bures.objective import ELBO as ELBO, IWELBO as IWELBO, VRIWAE as VRIWAE
 from bures.outcome import Outcome as Outcome
+from bures.snr import SNR as SNR, snr as snr, snr_slope as snr_slope
+from bures.storage import load as load
 from bures.target import Target as Target
+
+
+def __getattr__(name: str):
+    """`bures.plot`, `bures.reference` and the like load when they are first used."""
+    import importlib
+
+    if name in ("plot", "reference", "frontends", "support"):
+        return importlib.import_module(f"bures.{name}")
+    raise AttributeError(f"module 'bures' has no attribute {name!r}")

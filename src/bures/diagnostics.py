@@ -25,16 +25,39 @@ def _values(target: Target, z: Float[Array, "n dim"]) -> Float[Array, " n"]:
     return jax.lax.map(lambda point: target.log_density(point).astype(z.dtype), z, batch_size=_BLOCK)
 
 
-def log_weights(
-    key: Key[Array, ""], q: Gaussian, target: Target, num_samples: int
-) -> tuple[Float[Array, "n dim"], Float[Array, " n"], Float[Array, " n"]]:
+class Pool(eqx.Module):
     """Draws from q with their log p and log q."""
-    check_key(key)
-    check_dimensions(q, target)
-    check_positive_integer("num_samples", num_samples, "It is the number of fresh draws, e.g. 10_000.")
-    noise = jax.random.normal(key, (num_samples, q.dim), q.mean.dtype)
-    z = q.push(noise)
-    return z, _values(target, z), q.log_prob_of_noise(noise)
+
+    z: Float[Array, "n dim"]
+    log_p: Float[Array, " n"]
+    log_q: Float[Array, " n"]
+
+    @classmethod
+    def draw(cls, key: Key[Array, ""], q: Gaussian, target: Target, num_samples: int) -> "Pool":
+        check_key(key)
+        check_dimensions(q, target)
+        check_positive_integer("num_samples", num_samples, "It is the number of fresh draws, e.g. 10_000.")
+        noise = jax.random.normal(key, (num_samples, q.dim), q.mean.dtype)
+        z = q.push(noise)
+        return cls(z, _values(target, z), q.log_prob_of_noise(noise))
+
+    @property
+    def log_weights(self) -> Float[Array, " n"]:
+        return self.log_p - self.log_q
+
+    def choose(self, key: Key[Array, ""], n: int) -> Array:
+        """Indices of `n` draws, chosen by their Pareto-smoothed weights.
+
+        Systematic resampling (one uniform for all of them: the least variance in the counts), then shuffled.
+        """
+        weights = smooth_log_weights(self.log_weights)
+        if not np.isfinite(np.max(weights)):
+            raise ValueError("None of the draws has a positive, finite density: the approximation misses the target.")
+        shares = np.cumsum(np.exp(weights - np.max(weights)))
+        key_offset, key_order = jax.random.split(key)
+        ticks = (np.arange(n) + float(jax.random.uniform(key_offset))) / n
+        chosen = np.minimum(np.searchsorted(shares / shares[-1], ticks), weights.size - 1)
+        return jax.random.permutation(key_order, jnp.asarray(chosen))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,8 +123,7 @@ def diagnose(
     check_positive_integer("K", K, "It is the tuple size of the reported IW-ELBO, e.g. K=10.")
     if num_samples < max(K, 25):
         raise fail("num_samples", f"at least {max(K, 25)}", num_samples, "k̂ needs a tail to look at.")
-    _, log_p, log_q = log_weights(key, q, target, num_samples)
-    values = np.asarray(log_p - log_q, np.float64)
+    values = np.asarray(Pool.draw(key, q, target, num_samples).log_weights, np.float64)
     finite = bool(np.all(np.isfinite(values)))
     tuples = jnp.asarray(values[: num_samples // K * K].reshape(-1, K))
     evidence, evidence_mcse = log_evidence(values)
@@ -196,7 +218,7 @@ def _fit_pareto(x: np.ndarray) -> tuple[float, float]:
     theta = 1 / x[-1] + (1 - spread) / (3 * max(quartile, np.finfo(float).tiny))
     shape = np.mean(np.log1p(-theta[:, None] * x), axis=1)
     profile = n * (np.log(-theta / shape) - shape - 1)
-    weights = 1 / np.sum(np.exp(profile - profile[:, None]), axis=1)
+    weights = np.exp(profile - np.max(profile))
     estimate = np.sum(theta * weights) / np.sum(weights)
     k = float(np.mean(np.log1p(-estimate * x)))
     return (n * k + 5) / (n + 10), -k / float(estimate)

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Key
 
 from bures import diagnostics
 from bures.check import check_key, check_positive_integer, check_real, fail, is_traced
-from bures.diagnostics import Diagnostics
+from bures.diagnostics import Diagnostics, Pool
 from bures.estimator import AbstractEstimator, Price
 from bures.gaussian import Gaussian
 from bures.geometry import AbstractGeometry, Whitened
@@ -101,21 +101,13 @@ class Fit(eqx.Module):
         check_key(key)
         check_positive_integer("n", n, "It is the number of draws.")
         key_pool, key_choice = jax.random.split(key)
-        if K is not None:
-            check_positive_integer("K", K, "It is the number of candidates for each draw, e.g. K=50.")
-            z, log_p, log_q = diagnostics.log_weights(key_pool, self.approximation, self.target, n * K)
-            chosen = jax.random.categorical(key_choice, (log_p - log_q).reshape(n, K), axis=1)
-            return z.reshape(n, K, -1)[jnp.arange(n), chosen]
-        z, log_p, log_q = diagnostics.log_weights(key_pool, self.approximation, self.target, max(10 * n, 10_000))
-        weights = diagnostics.smooth_log_weights(log_p - log_q)
-        if not np.any(np.isfinite(weights)):
-            raise ValueError("resample found no draw of positive density: the approximation misses the target.")
-        # Systematic resampling: one uniform for all, the least variance in the counts; then shuffled.
-        shares = np.cumsum(np.exp(weights - np.max(weights)))
-        key_offset, key_order = jax.random.split(key_choice)
-        ticks = (np.arange(n) + float(jax.random.uniform(key_offset))) / n
-        chosen = np.minimum(np.searchsorted(shares / shares[-1], ticks), weights.size - 1)
-        return z[jax.random.permutation(key_order, jnp.asarray(chosen))]
+        if K is None:
+            pool = Pool.draw(key_pool, self.approximation, self.target, max(10 * n, 10_000))
+            return pool.z[pool.choose(key_choice, n)]
+        check_positive_integer("K", K, "It is the number of candidates for each draw, e.g. K=50.")
+        pool = Pool.draw(key_pool, self.approximation, self.target, n * K)
+        chosen = jax.random.categorical(key_choice, pool.log_weights.reshape(n, K), axis=1)
+        return pool.z.reshape(n, K, -1)[jnp.arange(n), chosen]
 
     def to_arviz(self, key: Key[Array, ""], num_draws: int = 1000, *, resample: bool = True) -> Any:
         """An ArviZ `DataTree` of draws in the target's own variables (needs the extra `bures[arviz]`)."""
@@ -172,8 +164,8 @@ def fit(
 
     >>> target = Target(lambda z: -jnp.sum((z - 3) ** 2) / 8, dim=2)
     >>> result = fit(target, key=jax.random.key(0), num_steps=20)
-    >>> result.approximation.mean.round(2).tolist(), result.approximation.covariance.round(2).tolist()
-    ([3.0, 3.0], [[4.0, 0.0], [0.0, 4.0]])
+    >>> result.approximation.mean.round(2).tolist(), result.approximation.standard_deviations.round(2).tolist()
+    ([3.0, 3.0], [2.0, 2.0])
     """
     target = as_target(target, dim)
     check_key(key)

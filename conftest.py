@@ -1,0 +1,20 @@
+"""Every test runs in float64 unless it asks for float32 arrays, and with every annotation of bures checked."""
+
+import jax
+import jaxtyping
+import pytest
+
+jax.config.update("jax_enable_x64", True)
+
+
+@pytest.fixture
+def key():
+    return jax.random.key(0)
+
+
+@pytest.fixture
+def unchecked_types():
+    """As users run bures: without run-time checks of annotations, so that bures' own checks answer bad input."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

@@ -1,0 +1,81 @@
+"""Targets with known answers, and the few helpers that several test files share."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import bures
+
+FLOATS = (jnp.float32, jnp.float64)
+
+
+class GaussianDensity(eqx.Module):
+    """An unnormalised N(mean, precision⁻¹), times exp(log_constant)."""
+
+    mean: jax.Array
+    precision: jax.Array
+    log_constant: float = 0.0
+
+    def __call__(self, z):
+        shift = z - self.mean.astype(z.dtype)
+        return self.log_constant - shift @ self.precision.astype(z.dtype) @ shift / 2
+
+
+def gaussian_target(mean, covariance, log_constant=0.0):
+    """exp(log_constant) times an unnormalised Gaussian; its moments are on the target."""
+    mean, covariance = jnp.asarray(mean), jnp.asarray(covariance)
+    density = GaussianDensity(mean, jnp.linalg.inv(covariance), log_constant)
+    return bures.Target(density, mean.size, mean=mean, covariance=covariance)
+
+
+def random_covariance(seed, dim, scale=1.0):
+    """A well-conditioned covariance with correlations."""
+    root = np.random.default_rng(seed).standard_normal((dim, 2 * dim))
+    return scale * (root @ root.T / (2 * dim) + 0.3 * np.eye(dim))
+
+
+def random_gaussian(seed, dim, scale=1.0, dtype=jnp.float64):
+    mean = np.random.default_rng(seed + 1000).standard_normal(dim)
+    return bures.Gaussian.from_moments(jnp.asarray(mean, dtype), jnp.asarray(random_covariance(seed, dim, scale), dtype))
+
+
+def correlated_target(dtype=jnp.float64):
+    """A Gaussian in three dimensions, away from the origin."""
+    return gaussian_target(jnp.array([0.5, -0.3, 0.2], dtype), jnp.asarray(random_covariance(3, 3), dtype))
+
+
+def regression_data(seed=0, n=20, dim=3):
+    generator = np.random.default_rng(seed)
+    X = np.column_stack([np.ones(n), generator.standard_normal((n, dim - 1))])
+    y = generator.random(n) < 1 / (1 + np.exp(-X @ np.linspace(-0.5, 1.0, dim)))
+    return X, y.astype(int)
+
+
+def small_regression():
+    """Logistic regression of 20 observations on 3 covariates."""
+    return bures.models.logistic_regression(*regression_data())
+
+
+def box(z):
+    """The standard normal cut to the cube (−2, 2)^dim: −inf outside."""
+    inside = jnp.all(jnp.abs(z) < 2)
+    return jnp.where(inside, -jnp.sum(z**2) / 2, -jnp.inf)
+
+
+def with_arrays(module):
+    """The same with its floats as arrays, so that other numbers share its compilation."""
+    return jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, float) else x, module)
+
+
+def assert_within_standard_errors(estimate, expected, error, multiple=4.0, floor=1e-12):
+    """Every coordinate within so many standard errors (and a floor for rounding)."""
+    estimate, expected, error = np.asarray(estimate), np.asarray(expected), np.asarray(error)
+    excess = np.abs(estimate - expected) - multiple * error - floor * (1 + np.abs(expected))
+    assert np.all(excess <= 0), f"{estimate} is not {expected} within {multiple} standard errors of {error}"
+
+
+def mean_and_error(replicates):
+    """The mean over the leading axis, and its standard error."""
+    replicates = np.asarray(replicates)
+    return replicates.mean(axis=0), replicates.std(axis=0, ddof=1) / np.sqrt(len(replicates))
