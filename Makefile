@@ -1,0 +1,36 @@
+# Two commands for a fresh machine with Python 3.12, pip and make; the environment lives in .venv.
+PYTHON ?= python3.12
+BIN := .venv/bin
+
+.PHONY: demo test docs figures clean
+
+# Each stamp stands for one kind of installation; it is made again when pyproject.toml changes.
+.venv/pip.stamp:
+	@$(PYTHON) --version >/dev/null 2>&1 || { echo "bures needs Python 3.12: set PYTHON=path/to/python3.12"; exit 1; }
+	$(PYTHON) -m venv .venv
+	touch $@
+
+.venv/demo.stamp: .venv/pip.stamp pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+.venv/test.stamp: .venv/pip.stamp pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	touch $@ .venv/demo.stamp
+
+# Fit a real posterior that ships with the package, print the diagnostics, write a figure.
+demo: .venv/demo.stamp
+	$(BIN)/bures fit logistic --out bures-output
+
+# Lint, types, and the whole test suite.
+test: .venv/test.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright
+	$(BIN)/python -m pytest -n 2
+
+docs: .venv/test.stamp
+	$(BIN)/sphinx-build -W -b html docs docs/_build
+
+clean:
+	rm -rf .venv bures-output docs/_build

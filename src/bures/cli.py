@@ -1,0 +1,278 @@
+"""The command line: `bures fit`. Everything here goes through the public names."""
+
+import enum
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    help="Gaussian variational inference on Bures-Wasserstein space.",
+)
+
+
+@app.callback()
+def _group() -> None:
+    """Keep `fit` a sub-command: others join it."""
+
+
+class ObjectiveName(enum.StrEnum):
+    elbo = "elbo"
+    iwelbo = "iwelbo"
+    vriwae = "vriwae"
+
+
+class EstimatorName(enum.StrEnum):
+    price = "price"
+    stein = "stein"
+    reparameterised = "reparameterised"
+
+
+class GeometryName(enum.StrEnum):
+    whitened = "whitened"
+    bures_wasserstein = "bures-wasserstein"
+    forward_backward = "forward-backward"
+    euclidean = "euclidean"
+
+
+class Indices(enum.StrEnum):
+    all = "all"
+    last = "last"
+
+
+class Draws(enum.StrEnum):
+    iid = "iid"
+    sobol = "sobol"
+
+
+@app.command()
+def fit(
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="eggbox, banana, funnel, student_t, logistic (the Census data, d = 9), or `path/to/file.py:name` "
+            "where `name` is a bures.Target or a JAX log density (then give --dim)."
+        ),
+    ],
+    dim: Annotated[int | None, typer.Option(help="Dimension of a bare log density.")] = None,
+    objective: Annotated[
+        ObjectiveName | None, typer.Option(help="The bound to maximise. [default: chosen by bures]")
+    ] = None,
+    k: Annotated[int, typer.Option("--K", "-K", help="Draws in a tuple (iwelbo, vriwae).")] = 10,
+    alpha: Annotated[float, typer.Option(help="Rényi power of vriwae: 0 is iwelbo, 1 is elbo.")] = 0.1,
+    estimator: Annotated[EstimatorName | None, typer.Option(help="Hessians, gradients only, or plain.")] = None,
+    m: Annotated[int, typer.Option("--M", "-M", help="Tuples drawn at each step.")] = 100,
+    indices: Annotated[Indices, typer.Option(help="Draws of a tuple that give derivatives.")] = Indices.all,
+    draws: Annotated[Draws, typer.Option(help="Independent or quasi-random draws.")] = Draws.iid,
+    geometry: Annotated[GeometryName | None, typer.Option(help="How a gradient becomes a step.")] = None,
+    step_size: Annotated[float | None, typer.Option(help="Needed by every geometry but whitened.")] = None,
+    init_mean: Annotated[str | None, typer.Option(help="Start here, e.g. 6,12. [default: Laplace]")] = None,
+    init_variance: Annotated[float, typer.Option(help="Variance of the start, with --init-mean.")] = 1.0,
+    num_steps: Annotated[int | None, typer.Option(help="Take exactly this many. [default: stop by itself]")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the random key.")] = 0,
+    num_samples: Annotated[int, typer.Option(help="Fresh draws for the diagnostics.")] = 10_000,
+    out: Annotated[Path, typer.Option(help="Folder for the saved fit and the figure.")] = Path("bures-output"),
+    float32: Annotated[bool, typer.Option("--float32", help="Single precision.")] = False,
+    progress: Annotated[bool, typer.Option(help="Show the progress bar.")] = True,
+) -> None:
+    """Fit a Gaussian to a target, print how good it is, save the fit and a figure.
+
+    Examples:
+
+    - `bures fit logistic`: nothing to tune.
+
+    - `bures fit eggbox --objective iwelbo -K 5 --geometry bures-wasserstein --step-size 0.5 --init-mean 6,12
+      --init-variance 5 --num-steps 1000`: the paper's eggbox run.
+
+    - `bures fit model.py:log_density --dim 3`: your own log density.
+    """
+    import jax
+
+    jax.config.update("jax_enable_x64", not float32)
+    import bures
+
+    model, name = _find_target(target, dim)
+    _check_folder(out)
+    result = bures.fit(
+        model,
+        key=jax.random.key(seed),
+        objective=_make_objective(objective, k, alpha),
+        estimator=_make_estimator(estimator, m, indices, draws),
+        geometry=_make_geometry(geometry, step_size),
+        init=_make_start(init_mean, init_variance),
+        num_steps=num_steps,
+        progress=progress,
+    )
+    _report(result, name, seed, num_samples, out)
+    if result.outcome in (bures.Outcome.NON_FINITE, bures.Outcome.DIVERGED):
+        raise typer.Exit(1)
+
+
+def _find_target(text: str, dim: int | None) -> tuple[Any, str]:
+    """A built-in by name, or an object of a Python file."""
+    import bures
+
+    builtin: dict[str, Callable[[], Any]] = {
+        "eggbox": bures.models.eggbox,
+        "banana": lambda: bures.models.banana() if dim is None else bures.models.banana(dim=dim),
+        "funnel": lambda: bures.models.funnel() if dim is None else bures.models.funnel(dim),
+        "student_t": lambda: bures.models.student_t() if dim is None else bures.models.student_t(dim),
+        "logistic": bures.models.census,
+    }
+    if text in builtin:
+        return builtin[text](), text
+    path, separator, attribute = text.rpartition(":")
+    if not separator or not path.endswith(".py"):
+        raise ValueError(
+            f"target must be one of {', '.join(builtin)} or path/to/file.py:name, but got {text!r}. Check the spelling."
+        )
+    found = _load_attribute(Path(path), attribute)
+    if isinstance(found, bures.Target):
+        return found, attribute
+    if dim is None:
+        raise ValueError(f"{text} is a bare log density: give its dimension with --dim.")
+    return bures.Target(found, dim), attribute
+
+
+def _load_attribute(path: Path, attribute: str) -> Any:
+    if not path.is_file():
+        raise ValueError(f"target names the file {str(path)!r}, which does not exist. Check the path.")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"{str(path)!r} cannot be imported as Python.")
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent.resolve()))
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        line = f" at line {frames[-1].lineno}" if frames else ""
+        raise ValueError(f"{path} could not be run{line}: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.pop(0)
+    if not hasattr(module, attribute):
+        names = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+        raise ValueError(f"{path} has no {attribute!r}; it has {', '.join(names) or 'nothing callable'}.")
+    return getattr(module, attribute)
+
+
+def _make_objective(name: ObjectiveName | None, k: int, alpha: float) -> Any:
+    import bures
+
+    match name:
+        case None:
+            return None
+        case ObjectiveName.elbo:
+            return bures.ELBO()
+        case ObjectiveName.iwelbo:
+            return bures.IWELBO(K=k)
+        case ObjectiveName.vriwae:
+            return bures.VRIWAE(K=k, alpha=alpha)
+
+
+def _make_estimator(name: EstimatorName | None, m: int, indices: Indices, draws: Draws) -> Any:
+    import bures
+
+    match name:
+        case None:
+            return None
+        case EstimatorName.price:
+            return bures.Price(M=m, indices=indices.value, draws=draws.value)
+        case EstimatorName.stein:
+            return bures.Stein(M=m, indices=indices.value, draws=draws.value)
+        case EstimatorName.reparameterised:
+            return bures.Reparameterised(M=m, draws=draws.value)
+
+
+def _make_geometry(name: GeometryName | None, step_size: float | None) -> Any:
+    import bures
+
+    if name in (None, GeometryName.whitened):
+        if step_size is not None:
+            raise ValueError("--step-size is for --geometry bures-wasserstein, forward-backward or euclidean.")
+        return None if name is None else bures.Whitened()
+    if step_size is None:
+        raise ValueError(f"--geometry {name} needs a --step-size, e.g. --step-size 0.1.")
+    kinds = {
+        GeometryName.bures_wasserstein: bures.BuresWasserstein,
+        GeometryName.forward_backward: bures.ForwardBackward,
+        GeometryName.euclidean: bures.Euclidean,
+    }
+    return kinds[name](step_size)
+
+
+def _make_start(mean: str | None, variance: float) -> Any:
+    if mean is None:
+        return None
+    import jax.numpy as jnp
+
+    import bures
+
+    try:
+        point = jnp.array([float(part) for part in mean.split(",")])
+    except ValueError as error:
+        raise ValueError(
+            f"--init-mean must be numbers with commas between them, e.g. 6,12, but got {mean!r}."
+        ) from error
+    return bures.Gaussian.from_moments(point, variance * jnp.eye(point.size))
+
+
+def _check_folder(folder: Path) -> None:
+    """See that results can be written before any work is done."""
+    from bures.storage import write_atomically
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"--out must be a folder that can be made, but {str(folder)!r} cannot: {error}.") from error
+    probe = folder / ".bures-probe"
+    write_atomically(probe, b"")
+    probe.unlink()
+
+
+def _report(result: Any, name: str, seed: int, num_samples: int, out: Path) -> None:
+    """The table, the saved fit and the figure."""
+    import jax
+    from rich.console import Console
+    from rich.table import Table
+
+    import bures
+
+    key = jax.random.fold_in(jax.random.key(seed), 2**31 - 1)
+    diagnostics = result.diagnose(key, num_samples)
+    console = Console(soft_wrap=True)
+    table = Table(title=f"{name}: {result.num_steps} steps", show_header=False)
+    for row in diagnostics.rows():
+        table.add_row(*row)
+    console.print(table)
+    console.print(f"{result.outcome}", markup=False)
+    console.print(diagnostics.message, markup=False)
+    saved, figure = out / f"{name}.fit", out / f"{name}.png"
+    result.save(saved)
+    bures.plot.summary(result, key).savefig(figure, dpi=150)
+    console.print(f"saved {saved} and {figure}", markup=False)
+
+
+def main() -> None:
+    """Run the command line; what the user got wrong is one line and exit status 2."""
+    try:
+        app()
+    except (ValueError, OSError, ImportError) as error:
+        message = " ".join(str(error).split())
+        typer.echo(f"bures: {message}", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        typer.echo("bures: interrupted", err=True)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,359 @@
+"""Estimators against plain automatic differentiation of the bound: the identity ∇_m = K a and ∇_L = tril(K S L)."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+from problems import (
+    assert_within_standard_errors,
+    box,
+    correlated_target,
+    mean_and_error,
+    random_covariance,
+    random_gaussian,
+    regression_data,
+    small_regression,
+    with_arrays,
+)
+
+import bures
+from bures.draws import iid, sobol
+
+OBJECTIVES = [
+    bures.ELBO(),
+    bures.IWELBO(K=2),
+    bures.IWELBO(K=5),
+    bures.IWELBO(K=20),
+    *(bures.VRIWAE(K=5, alpha=alpha) for alpha in (0.1, 0.5, 0.9, 1.0)),
+]
+
+
+def problem(name):
+    """A target, and a Gaussian far enough from it that the gradient is well above the noise."""
+    if name == "gaussian":
+        target = correlated_target()
+        shifted = target.mean + jnp.array([0.9, -0.9, 0.7])
+        return target, bures.Gaussian.from_moments(shifted, jnp.asarray(random_covariance(5, 3, 1.1)))
+    if name == "regression":
+        return small_regression(), random_gaussian(6, 3, 0.6)
+    mean = jnp.array([1.5, 1.0, -1.0])
+    return bures.models.student_t(3, 6.0), bures.Gaussian.from_moments(mean, jnp.asarray(random_covariance(2, 3, 1.5)))
+
+
+def flatten(mean_gradient, chol_gradient):
+    return jnp.concatenate([mean_gradient, chol_gradient[jnp.tril_indices(mean_gradient.size)]])
+
+
+def bound_gradient(noise, q, target, objective):
+    """∇ of the Monte Carlo bound in (m, L): the total derivative through z and through log q, with nothing of ours."""
+    M, K, dim = noise.shape
+
+    def bound(mean, chol):
+        z = (mean + noise @ chol.T).reshape(-1, dim)
+        whitened = jax.scipy.linalg.solve_triangular(chol, (z - mean).T, lower=True)
+        log_det = jnp.sum(jnp.log(jnp.diagonal(chol)))
+        log_q = -jnp.sum(whitened**2, axis=0) / 2 - log_det - dim * jnp.log(2 * jnp.pi) / 2
+        log_weights = (jax.vmap(target.log_density)(z) - log_q).reshape(M, K)
+        power = jnp.asarray(1.0 - objective.alpha)
+        nonzero = jnp.where(power == 0, 1, power)
+        renyi = (jax.nn.logsumexp(nonzero * log_weights, axis=1) - jnp.log(K)) / nonzero
+        return jnp.mean(jnp.where(power == 0, jnp.mean(log_weights, axis=1), renyi))
+
+    return flatten(*jax.grad(bound, (0, 1))(q.mean, q.chol))
+
+
+def estimated_gradient(estimate, q):
+    return flatten(estimate.K * estimate.a, estimate.K * estimate.S @ q.chol)
+
+
+@eqx.filter_jit
+def replicate(keys, q, target, objective, estimators, source):
+    """Autodiff of the bound and each estimator, from the same noise, once for every key."""
+    M = estimators[0].M
+
+    def once(key):
+        noise = source(key, M, objective.K * q.dim, q.mean.dtype).reshape(M, objective.K, q.dim)
+        expected = bound_gradient(noise, q, target, objective)
+        estimates = [estimator.estimate(noise, q, target, objective) for estimator in estimators]
+        return expected, jnp.stack([estimated_gradient(estimate, q) for estimate in estimates])
+
+    return jax.lax.map(once, keys)  # not vmap: it would batch the triangular solves
+
+
+def check_against_autodiff(q, target, objective, estimators, num_replicates=16, source=sobol):
+    keys = jax.random.split(jax.random.key(1), num_replicates)
+    expected, estimates = replicate(keys, q, target, with_arrays(objective), estimators, source)
+    norm = np.linalg.norm(np.mean(expected, axis=0))
+    for i in range(len(estimators)):
+        difference, error = mean_and_error(estimates[:, i] - expected)
+        assert np.linalg.norm(error) < 0.005 * norm  # a bias of 2% would be seen
+        assert_within_standard_errors(difference, 0, error)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=str)
+@pytest.mark.parametrize("name", ["gaussian", "regression", "student_t"])
+def test_gradients_are_those_of_the_bound(name, objective):
+    target, q = problem(name)
+    M = {1: 4096, 2: 8192, 5: 8192, 20: 8192}[objective.K]
+    check_against_autodiff(q, target, objective, [bures.Price(M), bures.Stein(M)])
+
+
+@pytest.mark.parametrize("objective", [bures.IWELBO(K=5), bures.VRIWAE(K=5, alpha=0.5)], ids=str)
+def test_every_variant_has_the_same_expectation(objective):
+    target, q = problem("student_t")
+    M = 8192
+    last = [bures.Price(M, indices="last"), bures.Stein(M, indices="last"), bures.Reparameterised(M)]
+    check_against_autodiff(q, target, objective, last, num_replicates=48)
+    blocked = [bures.Price(M, permutations=3), bures.Stein(M, permutations=3)]
+    check_against_autodiff(q, target, objective, blocked, num_replicates=128, source=iid)
+
+
+def test_reparameterised_is_the_autodiff_gradient_draw_by_draw(key):
+    target, q = problem("regression")
+    noise = jax.random.normal(key, (6, 5, 3))
+    for objective in (bures.ELBO(), bures.IWELBO(K=5), bures.VRIWAE(K=5, alpha=0.3)):
+        sized = noise[:, : objective.K]
+        estimate = bures.Reparameterised(M=6).estimate(sized, q, target, objective)
+        np.testing.assert_allclose(
+            estimated_gradient(estimate, q), bound_gradient(sized, q, target, objective), rtol=1e-10, atol=1e-12
+        )
+
+
+@pytest.mark.parametrize("draws", ["iid", "sobol"])
+def test_elbo_on_a_gaussian_target_in_closed_form(draws, key):
+    target, q = problem("gaussian")
+    precision = np.linalg.inv(target.covariance)
+    estimate = bures.Price(M=7, draws=draws)(key, q, target, bures.ELBO())
+    np.testing.assert_allclose(estimate.S, np.linalg.inv(q.covariance) - precision, atol=1e-12)
+    keys = jax.random.split(key, 400)
+    a, error = mean_and_error(
+        jax.lax.map(lambda k: bures.Price(M=7, draws=draws)(k, q, target, bures.ELBO()).a, keys)
+    )
+    assert_within_standard_errors(a, -precision @ (q.mean - target.mean), error)
+
+
+def test_stein_and_price_agree_in_expectation():
+    target, q = problem("regression")
+    keys = jax.random.split(jax.random.key(2), 64)
+
+    def both(key):
+        price, stein = (e(key, q, target, bures.IWELBO(K=5)) for e in (bures.Price(2048), bures.Stein(2048)))
+        return price.S - stein.S, price.a - stein.a, price.S
+
+    S_difference, a_difference, S = jax.lax.map(both, keys)
+    mean, error = mean_and_error(S_difference)
+    assert np.linalg.norm(error) < 0.01 * np.linalg.norm(np.mean(S, axis=0))
+    assert_within_standard_errors(mean, 0, error)
+    assert np.all(a_difference == 0)
+
+
+@pytest.mark.parametrize("estimator", [bures.Price(M=5), bures.Stein(M=5), bures.Reparameterised(M=5)], ids=str)
+def test_bw_gradient_is_symmetric(estimator, key):
+    target, q = problem("regression")
+    a, S = bures.bw_gradient(key, q, target, bures.IWELBO(K=5), estimator)
+    assert a.shape == (3,)
+    assert np.array_equal(S, S.T)
+    estimate = estimator(key, q, target, bures.IWELBO(K=5))
+    np.testing.assert_allclose(S, (estimate.S + estimate.S.T) / 2, rtol=1e-14)
+
+
+@pytest.mark.parametrize("objective", [bures.ELBO(), bures.IWELBO(K=5), bures.VRIWAE(K=5, alpha=0.4)], ids=str)
+def test_wasserstein_gradient_of_an_independent_formula(objective, key):
+    """A(g) s with g = w^(1−α) / Σ w^(1−α), by NumPy and finite differences of log p − log q."""
+    target, q = problem("student_t")
+    z = jnp.array([0.3, -0.4, 1.1])
+    M = 50
+    others = np.asarray(jax.random.normal(key, (M, objective.K - 1, 3))) @ np.asarray(q.chol).T + np.asarray(q.mean)
+    normal = scipy.stats.multivariate_normal(q.mean, q.covariance)
+
+    def log_weight(point):
+        return float(target.log_density(jnp.asarray(point))) - normal.logpdf(point)
+
+    power = 1 - objective.alpha
+    own = np.exp(power * log_weight(z))
+    totals = own + np.array([sum(np.exp(power * log_weight(point)) for point in row) for row in others])
+    g = own / totals
+    steps = 1e-5 * np.eye(3)
+    score = np.array([(log_weight(z + step) - log_weight(z - step)) / 2e-5 for step in steps])
+    expected = np.mean(objective.alpha * g + power * g**2) * score
+    np.testing.assert_allclose(bures.wasserstein_gradient(key, z, q, target, objective, M=M), expected, rtol=1e-6)
+
+
+def test_wasserstein_gradient_averages_to_a():
+    target, q = problem("student_t")
+    objective = bures.IWELBO(K=5)
+    keys = jax.random.split(jax.random.key(3), 20_000)
+    z = q.sample(jax.random.key(4), 20_000)
+    gradients = jax.lax.map(
+        lambda pair: bures.wasserstein_gradient(pair[0], pair[1], q, target, objective, M=20), (keys, z)
+    )
+    mean, error = mean_and_error(gradients)
+    a, a_error = mean_and_error(
+        jax.lax.map(lambda k: bures.Price(M=4096)(k, q, target, objective).a, jax.random.split(jax.random.key(5), 16))
+    )
+    assert np.linalg.norm(error) < 0.03 * np.linalg.norm(a)
+    assert_within_standard_errors(mean, a, np.hypot(error, a_error))
+
+
+def total_variance(estimator, objective, q, target, num_replicates=300):
+    def once(key):
+        estimate = estimator(key, q, target, objective)
+        return jnp.concatenate([estimate.a, estimate.S.reshape(-1)])
+
+    keys = jax.random.split(jax.random.key(6), num_replicates)
+    return float(np.sum(np.var(jax.lax.map(once, keys), axis=0, ddof=1)))
+
+
+def test_variances_fall_in_the_order_promised(record_property):
+    target = small_regression()
+    laplace = bures.laplace(target)
+    q = bures.Gaussian(laplace.mean, 1.2 * laplace.chol)
+    objective = bures.IWELBO(K=8)
+    variants = {
+        "last": bures.Price(M=64, indices="last"),
+        "all": bures.Price(M=64),
+        "permutations": bures.Price(M=64, permutations=16),
+        "sobol": bures.Price(M=64, draws="sobol"),
+    }
+    variance = {name: total_variance(estimator, objective, q, target) for name, estimator in variants.items()}
+    ratios = {name: variance[name] / variance["last"] for name in ("all", "permutations", "sobol")}
+    for name, ratio in ratios.items():
+        record_property(f"variance of {name} / last", ratio)
+    record_property("variance of permutations / all", ratios["permutations"] / ratios["all"])
+    record_property("variance of sobol / all", ratios["sobol"] / ratios["all"])
+    assert ratios["all"] < 0.5
+    assert ratios["permutations"] < 0.9 * ratios["all"]
+    assert ratios["sobol"] < 0.9 * ratios["all"]
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64], ids=["float32", "float64"])
+def test_sobol_points_are_standard_normal_one_by_one(dtype):
+    """Each point is exactly standard normal over the keys, whatever its place in the sequence."""
+    keys = jax.random.split(jax.random.key(7), 4000)
+    points = np.asarray(jax.vmap(lambda key: sobol(key, 6, 3, dtype))(keys))
+    assert points.dtype == dtype
+    assert np.all(np.isfinite(points))
+    for place in (0, 1, 5):
+        for axis in range(3):
+            assert scipy.stats.kstest(points[:, place, axis], "norm").pvalue > 1e-4
+        correlations = np.corrcoef(points[:, place].T)[np.triu_indices(3, 1)]
+        assert np.all(np.abs(correlations) < 4 / np.sqrt(4000))
+
+
+def test_sobol_points_are_evenly_spread():
+    """2^m points have one in each of 2^m equal cells of every axis, and moments far better than iid draws."""
+    n, dim = 1024, 5
+    points = np.asarray(sobol(jax.random.key(8), n, dim, jnp.float64))
+    cells = np.floor(scipy.stats.norm.cdf(points) * n).astype(int)
+    for axis in range(dim):
+        assert np.array_equal(np.sort(cells[:, axis]), np.arange(n))
+    assert np.all(np.abs(points.mean(axis=0)) < 0.1 / np.sqrt(n))
+    assert np.all(np.abs((points**2).mean(axis=0) - 1) < 0.3 * np.sqrt(2 / n))
+    products = (points.T @ points / n)[np.triu_indices(dim, 1)]
+    assert np.sqrt(np.mean(products**2)) < 0.5 / np.sqrt(n)
+
+
+def test_sobol_keys_differ_and_any_count_works():
+    first, again, second = (sobol(jax.random.key(seed), 33, 2, jnp.float64) for seed in (0, 0, 1))
+    assert np.array_equal(first, again)
+    assert first.shape == (33, 2)
+    assert not np.any(np.asarray(first) == np.asarray(second))
+    assert sobol(jax.random.key(0), 1, 4, jnp.float64).shape == (1, 4)
+
+
+def test_sobol_estimates_are_unbiased():
+    target, q = problem("regression")
+    keys = jax.random.split(jax.random.key(9), 256)
+    values = {
+        draws: mean_and_error(
+            jax.lax.map(lambda key, d=draws: bures.Price(M=64, draws=d)(key, q, target, bures.IWELBO(K=2)).a, keys)
+        )
+        for draws in ("iid", "sobol")
+    }
+    assert_within_standard_errors(
+        values["iid"][0], values["sobol"][0], np.hypot(values["iid"][1], values["sobol"][1])
+    )
+
+
+def test_fast_weighted_hessian_is_that_of_autodiff(key):
+    X, y = regression_data(n=30, dim=4)
+    target = bures.models.logistic_regression(X, y, prior_variance=3.0)
+    plain = bures.Target(lambda z: target.log_density(z), 4)
+    z = 3 * jax.random.normal(key, (11, 4))
+    weights = jax.random.uniform(jax.random.fold_in(key, 1), (11,))
+    np.testing.assert_allclose(target.weighted_hessian(weights, z), plain.weighted_hessian(weights, z), rtol=1e-10)
+    each = jnp.stack([weight * jax.hessian(target.log_density)(point) for weight, point in zip(weights, z, strict=True)])
+    np.testing.assert_allclose(target.weighted_hessian(weights, z), each.sum(axis=0), rtol=1e-10)
+
+
+def test_derivatives_against_finite_differences(key):
+    target = bures.models.eggbox()
+    z = target.sample(key, 4)
+    weights = jnp.array([0.1, 0.7, 0.3, 1.3])
+    step = 1e-5
+    steps = step * np.eye(2)
+    _, score = target.value_and_score(z)
+    numeric_score = np.stack([(target.value(z + e) - target.value(z - e)) / (2 * step) for e in steps], axis=1)
+    np.testing.assert_allclose(score, numeric_score, rtol=1e-6, atol=1e-7)
+    change = [(target.value_and_score(z + e)[1] - target.value_and_score(z - e)[1]) / (2 * step) for e in steps]
+    numeric_hessian = np.stack([weights @ part for part in change])
+    np.testing.assert_allclose(target.weighted_hessian(weights, z), numeric_hessian, rtol=1e-6, atol=1e-6)
+
+
+def jagged(z):
+    """`box` times a factor whose derivatives are NaN outside of it."""
+    return box(z) + jnp.sum(jnp.sqrt(2 - jnp.abs(z)))
+
+
+def smooth_jagged(z):
+    """The same inside; outside, finite derivatives."""
+    return box(z) + jnp.sum(jnp.sqrt(jnp.where(jnp.abs(z) < 2, 2 - jnp.abs(z), 1.0)))
+
+
+@pytest.fixture
+def noise_with_a_draw_inside():
+    noise = np.random.default_rng(0).uniform(-1, 1, (6, 5, 2))
+    noise[:, 1::2] += 5  # two of the five are outside
+    return jnp.asarray(noise)
+
+
+@pytest.mark.parametrize("estimator", [bures.Price(M=6), bures.Stein(M=6), bures.Reparameterised(M=6)], ids=str)
+@pytest.mark.parametrize("objective", [bures.IWELBO(K=5), bures.VRIWAE(K=5, alpha=0.5)], ids=str)
+def test_draws_outside_the_support_count_for_nothing(estimator, objective, noise_with_a_draw_inside):
+    q = bures.Gaussian.standard(2)
+    outside = estimator.estimate(noise_with_a_draw_inside, q, bures.Target(box, 2), objective)
+    assert all(np.all(np.isfinite(part)) for part in (outside.a, outside.S, outside.bound, outside.mean_A))
+    nan = estimator.estimate(noise_with_a_draw_inside, q, bures.Target(jagged, 2), objective)
+    clean = estimator.estimate(noise_with_a_draw_inside, q, bures.Target(smooth_jagged, 2), objective)
+    assert np.any(np.isnan(jax.vmap(jax.grad(jagged))(q.push(noise_with_a_draw_inside).reshape(-1, 2))))
+    np.testing.assert_allclose(nan.a, clean.a, rtol=1e-12)
+    np.testing.assert_allclose(nan.S, clean.S, rtol=1e-12)
+
+
+def test_wasserstein_gradient_is_zero_outside_the_support(key):
+    q = bures.Gaussian.standard(2)
+    z = jnp.array([3.0, 0.0])
+    gradient = bures.wasserstein_gradient(key, z, q, bures.Target(jagged, 2), bures.IWELBO(K=5), M=10)
+    assert np.array_equal(gradient, np.zeros(2))
+
+
+def test_cost_counts_every_evaluation():
+    objective = bures.IWELBO(K=5)
+    assert bures.Price(M=10).cost(objective) == (50, 50, 50)
+    assert bures.Price(M=10, indices="last").cost(objective) == (50, 10, 10)
+    assert bures.Price(M=10, permutations=4).cost(objective) == (50, 50, 50)
+    assert bures.Stein(M=10).cost(objective) == (50, 50, 0)
+    assert bures.Reparameterised(M=10).cost(objective) == (50, 50, 0)
+
+
+def test_bound_is_the_mean_of_the_objective(key):
+    target, q = problem("regression")
+    objective = bures.VRIWAE(K=5, alpha=0.2)
+    estimate = bures.Price(M=9)(key, q, target, objective)
+    assert estimate.log_weights.shape == (9, 5)
+    np.testing.assert_allclose(estimate.bound, np.mean(objective.bound(estimate.log_weights)), rtol=1e-12)
+    z = q.push(bures.Price(M=9).noise(key, q, 5))
+    expected = target.value(z.reshape(-1, 3)) - q.log_prob(z.reshape(-1, 3))
+    np.testing.assert_allclose(estimate.log_weights.reshape(-1), expected, rtol=1e-10)
