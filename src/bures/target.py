@@ -13,6 +13,9 @@ from jaxtyping import Array, Float, Key
 from bures.check import check_positive_integer, fail
 from bures.support import Real
 
+# Arrays of a block are kept to about this many elements: 4 to 8 MB, what a core's caches hold.
+_BLOCK_ELEMENTS = 2**19
+
 LogDensity = Callable[[Float[Array, " dim"]], Float[Array, ""]]
 
 
@@ -42,6 +45,7 @@ class Target(eqx.Module):
     sample: Callable[[Key[Array, ""], int], Float[Array, "n dim"]] | None
     mean: Float[Array, " dim"] | None
     covariance: Float[Array, "dim dim"] | None
+    width: int = eqx.field(static=True)  # elements of the largest array that one evaluation makes
     _weighted_hessian: Callable | None
 
     def __init__(
@@ -66,7 +70,7 @@ class Target(eqx.Module):
         self.mean = None if mean is None else jnp.asarray(mean)
         self.covariance = None if covariance is None else jnp.asarray(covariance)
         self._weighted_hessian = weighted_hessian
-        _check_scalar(log_density, self.dim)
+        self.width = _check_and_measure(log_density, self.dim)
 
     @classmethod
     def from_variables(
@@ -89,11 +93,11 @@ class Target(eqx.Module):
 
     def value(self, z: Float[Array, "n dim"]) -> Float[Array, " n"]:
         """log p at each row of `z`, in the dtype of `z`."""
-        return jax.vmap(self.log_density)(z).astype(z.dtype)
+        return map_in_blocks(self.log_density, z, self.width).astype(z.dtype)
 
     def value_and_score(self, z: Float[Array, "n dim"]) -> tuple[Float[Array, " n"], Float[Array, "n dim"]]:
         """log p and ∇log p at each row of `z`."""
-        value, score = jax.vmap(jax.value_and_grad(self.log_density))(z)
+        value, score = map_in_blocks(jax.value_and_grad(self.log_density), z, self.width)
         return value.astype(z.dtype), score
 
     def weighted_hessian(self, weights: Float[Array, " n"], z: Float[Array, "n dim"]) -> Float[Array, "dim dim"]:
@@ -101,8 +105,15 @@ class Target(eqx.Module):
         fast = self._weighted_hessian or getattr(self.log_density, "weighted_hessian", None)
         if fast is not None:
             return fast(weights, z).astype(z.dtype)
+
         # One Hessian of a weighted sum of shifted densities: d Hessian-vector products, and no n x d x d array.
-        return jax.hessian(lambda shift: weights @ self.value(z + shift))(jnp.zeros_like(z[0]))
+        def block(weights, z):
+            def shifted(shift):
+                return weights @ jax.vmap(self.log_density)(z + shift)
+
+            return jax.hessian(shifted)(jnp.zeros_like(z[0]))
+
+        return sum_in_blocks(block, weights, z, self.width * self.dim).astype(z.dtype)
 
 
 def as_target(target: Any, dim: int | None) -> Target:
@@ -125,10 +136,56 @@ def _check_names(names: Sequence[str] | None, dim: int) -> tuple[str, ...]:
     return names
 
 
-def _check_scalar(log_density: LogDensity, dim: int) -> None:
+def map_in_blocks(function: Callable, z: Float[Array, "n dim"], width: int) -> Any:
+    """`vmap` over the rows of `z`, in blocks whose largest array (rows x `width`) stays in the cache.
+
+    This bounds memory too: by the block, not by the number of rows.
+    """
+    n = z.shape[0]
+    blocks, size = _split(n, width)
+    if blocks == 1:
+        return jax.vmap(function)(z)
+    padded = jnp.concatenate([z, jnp.broadcast_to(z[-1], (blocks * size - n, z.shape[1]))])
+    out = jax.lax.map(jax.vmap(function), padded.reshape(blocks, size, -1))
+    return jax.tree.map(lambda x: x.reshape(blocks * size, *x.shape[2:])[:n], out)
+
+
+def sum_in_blocks(
+    function: Callable[[Array, Array], Array], weights: Float[Array, " n"], z: Float[Array, "n dim"], width: int
+) -> Array:
+    """The sum of `function(weights, z)`, linear in the weights, over blocks of rows as in `map_in_blocks`."""
+    n = z.shape[0]
+    blocks, size = _split(n, width)
+    if blocks == 1:
+        return function(weights, z)
+    weights = jnp.pad(weights, (0, blocks * size - n)).reshape(blocks, size)
+    padded = jnp.concatenate([z, jnp.broadcast_to(z[-1], (blocks * size - n, z.shape[1]))]).reshape(blocks, size, -1)
+    zero = jnp.zeros_like(function(weights[0], padded[0]))
+    return jax.lax.scan(lambda total, block: (total + function(*block), None), zero, (weights, padded))[0]
+
+
+def _split(n: int, width: int) -> tuple[int, int]:
+    """The number of equal blocks for n rows, and their size."""
+    blocks = min(n, math.ceil(n * width / _BLOCK_ELEMENTS))
+    return blocks, math.ceil(n / blocks)
+
+
+def _largest_array(jaxpr: Any) -> int:
+    """Elements of the largest array made in a jaxpr, those of its inner jaxprs included."""
+    jaxpr = getattr(jaxpr, "jaxpr", jaxpr)  # a closed jaxpr holds one
+    largest = 1
+    for equation in jaxpr.eqns:
+        sizes = [math.prod(getattr(out.aval, "shape", ())) for out in equation.outvars]
+        inner = jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns"))
+        largest = max(largest, *sizes, *(_largest_array(sub) for sub in inner if hasattr(sub, "eqns")))
+    return largest
+
+
+def _check_and_measure(log_density: LogDensity, dim: int) -> int:
+    """Check that the log density maps (dim,) to a real scalar; return the size of the largest array it makes."""
     point = jax.ShapeDtypeStruct((dim,), jnp.zeros(()).dtype)
     try:
-        out = jax.eval_shape(log_density, point)
+        jaxpr, out = jax.make_jaxpr(log_density, return_shape=True)(point)
     except Exception as error:
         raise ValueError(
             f"log_density could not be evaluated on a vector of length dim={dim}: {error} "
@@ -140,6 +197,7 @@ def _check_scalar(log_density: LogDensity, dim: int) -> None:
             f"log_density must return a real scalar, but returned {received} for a vector of length dim={dim}. "
             "Sum over observations, and write it for one point: batching is done by bures."
         )
+    return max(dim, _largest_array(jaxpr))
 
 
 class _ByName(eqx.Module):

@@ -1,0 +1,464 @@
+"""Figures of a fit, of its importance weights and of reference chains: results in, matplotlib axes out.
+
+Each function draws on the axes it is given, or on those of a new figure that pyplot does not know of (so nothing is
+left open): save it with `axes.figure.savefig(path)`.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import matplotlib as mpl
+import numpy as np
+from jaxtyping import Array, Float, Key
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from scipy import ndimage, stats
+
+from bures import diagnostics
+from bures.check import check_key, check_positive_integer, fail
+from bures.fit import Fit
+from bures.gaussian import Gaussian
+from bures.objective import AbstractObjective
+from bures.reference import Chains
+from bures.target import Target
+
+# Okabe and Ito's colours, which the colour-blind tell apart. The target and reference draws are always grey.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_ACCENT = _COLOURS[1]
+_REFERENCE = "0.8"
+_STYLE = {
+    "axes.axisbelow": True,
+    "axes.labelsize": 9,
+    "axes.prop_cycle": mpl.cycler(color=_COLOURS),
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 9,
+    "figure.dpi": 150,
+    "figure.titlesize": 10,
+    "font.size": 9,
+    "legend.fontsize": 8,
+    "legend.frameon": False,
+    "lines.linewidth": 1.5,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+}
+_SHARES = (0.95, 0.8, 0.6, 0.4, 0.2)  # of the probability, inside each contour
+_CIRCLE = np.stack([np.cos(angle := np.linspace(0, 2 * np.pi, 200)), np.sin(angle)], axis=1)
+
+Interval = tuple[float, float]
+
+
+def _styled[**P, R](draw: Callable[P, R]) -> Callable[P, R]:
+    @functools.wraps(draw)
+    def styled(*arguments: P.args, **options: P.kwargs) -> R:
+        with mpl.rc_context(cast(Any, _STYLE)):
+            return draw(*arguments, **options)
+
+    return styled
+
+
+# ---- A fit ----------------------------------------------------------------------------------------------------------
+
+
+@_styled
+def evolution(fit: Fit, ax: Axes | None = None, samples: Any = None) -> Axes:
+    """The path of a fit in the plane: ellipses of 1 and 2 standard deviations over the target's density.
+
+    Grey contours hold 20 to 95% of the target's probability; `samples` (n, 2) are drawn as dots.
+    """
+    if fit.target.dim != 2:
+        raise fail("fit", "one of a target in the plane", f"{fit.target.dim} dimensions", "Use bures.plot.pairs.")
+    ax = ax or _new_axes(1, (5.6, 4.2))[0]
+    path = [(step, q) for step, q in fit.path if step != fit.num_steps]
+    views = _plane_views(fit.target, [*(q for _, q in path), fit.approximation])
+    _draw_target(ax, fit.target, views)
+    if samples is not None:
+        ax.plot(*_draws(samples)[:2000].T, ".", color="0.35", markersize=1.5, alpha=0.5)
+    ramp = mpl.colormaps["Blues"](np.linspace(0.35, 1, max(len(path), 1)))
+    for (step, q), colour in zip(path, ramp, strict=False):
+        _draw_ellipses(ax, q, color=colour, width=1.2, label=f"{step}")
+    _draw_ellipses(ax, fit.approximation, color=_ACCENT, width=2.4, label=f"{fit.num_steps} (final)")
+    ax.plot(*fit.approximation.mean, "+", color=_ACCENT, markersize=9, markeredgewidth=2)
+    ax.set(xlim=views[0], ylim=views[1], xlabel=fit.target.names[0], ylabel=fit.target.names[1])
+    (left, right), (bottom, top) = views
+    if 1 / 3 < (right - left) / (top - bottom) < 3:
+        ax.set_aspect("equal", adjustable="box")
+    ax.legend(title="after step", loc="center left", bbox_to_anchor=(1, 0.5), alignment="left")
+    return ax
+
+
+@_styled
+def bound_trace(fit: Fit, ax: Axes | None = None) -> Axes:
+    """The bound by step: raw, smoothed, and ticks where the geometry's safeguard acted.
+
+    The view follows the bulk of the run, so that a terrible start does not flatten the rest.
+    """
+    ax = ax or _new_axes(1, (5, 3))[0]
+    bound = np.asarray(fit.trace.bound, np.float64)
+    ax.set(xlabel="step", ylabel=f"{_describe(fit.method.objective)} (nats)")
+    if not np.any(np.isfinite(bound)):
+        ax.set_title("no finite bound to show")
+        return ax
+    steps = np.arange(bound.size)
+    ax.plot(steps, bound, color=_COLOURS[0], linewidth=0.5, alpha=0.4)
+    window = max(1, bound.size // 50)
+    ax.plot(steps, ndimage.uniform_filter1d(bound, window, mode="nearest"), color=_COLOURS[0])
+    low, high = _bulk(bound)
+    ax.set_ylim(low, high)
+    notes = [f"starts at {bound[0]:.4g}".replace("-", "−")] if bound[0] < low else []
+    clipped = steps[np.asarray(fit.trace.clipped)]
+    if clipped.size:
+        ticks = np.full(clipped.size, 0.02)
+        ax.plot(clipped, ticks, "|", color=_ACCENT, markersize=6, transform=ax.get_xaxis_transform())
+        notes.append(f"safeguard acted in {100 * clipped.size / bound.size:.1f}% of steps (ticks)")
+    ax.set_title("; ".join(notes))
+    return ax
+
+
+@_styled
+def weights_tail(fit: Fit, key: Key[Array, ""], num_samples: int = 10_000, ax: Axes | None = None) -> Axes:
+    """How the largest importance weights fall off, with the generalised Pareto distribution fitted to them.
+
+    In these axes a tail of shape k̂ ends as a line of slope −1 / k̂: the flatter, the fewer draws carry the weight.
+    """
+    ax = ax or _new_axes(1, (5, 3))[0]
+    pool = diagnostics.Pool.draw(key, fit.approximation, fit.target, num_samples)
+    log_weights = np.asarray(pool.log_weights, np.float64)
+    khat, threshold = diagnostics.pareto_khat(log_weights), diagnostics.khat_threshold(num_samples)
+    verdict = "trust below" if khat < threshold else "too heavy: trust only below"
+    ax.set_title(f"Pareto k̂ = {khat:.2f} ({verdict} {threshold:.2f})")
+    ax.set(xlabel="importance weight / mean weight", ylabel="share of draws with a larger weight")
+    ax.set(xscale="log", yscale="log")
+    if not np.any(np.isfinite(log_weights)):
+        return ax
+    centred = log_weights - diagnostics.log_evidence(np.nan_to_num(log_weights, nan=-np.inf))[0]
+    shown = np.sort(centred[np.isfinite(centred)])[::-1][: num_samples // 2]
+    ax.plot(np.exp(shown), (np.arange(shown.size) + 0.5) / num_samples, ".", color=_COLOURS[0], markersize=3)
+    fitted = diagnostics.smooth_log_weights(centred)
+    tail = np.sort(fitted[fitted != centred])[::-1]
+    if tail.size:
+        shares = (np.arange(tail.size) + 0.5) / num_samples
+        ax.plot(np.exp(tail), shares, color=_ACCENT, label="fitted generalised Pareto")
+        ax.legend(loc="lower left")
+    return ax
+
+
+@_styled
+def summary(fit: Fit, key: Key[Array, ""]) -> Figure:
+    """A fit on one page: in the plane its path, elsewhere marginals against importance-resampled draws; the bound by
+    step; and the tail of the importance weights."""
+    check_key(key)
+    key_tail, key_draws = jax.random.split(key)
+    figure = Figure(figsize=(10, 4.6), layout="constrained")
+    if fit.target.dim == 2:
+        axes = figure.subplot_mosaic("EEB\nEET")
+        evolution(fit, axes["E"])
+    else:
+        columns = min(3, fit.target.dim)
+        count = min(6, fit.target.dim)
+        rows = -(-count // columns)
+        figure.set_size_inches(10, 3 + 1.8 * rows)
+        top, bottom = figure.subfigures(2, 1, height_ratios=[3, 1.8 * rows])
+        axes = top.subplot_mosaic("BT")
+        panels = list(bottom.subplots(rows, columns, squeeze=False).flat)
+        marginals(fit, _resampled(fit, key_draws), max_coordinates=count, axes=_trim(panels, count))
+    bound_trace(fit, axes["B"])
+    weights_tail(fit, key_tail, ax=axes["T"])
+    figure.suptitle(str(fit).splitlines()[0], x=0.01, horizontalalignment="left")
+    return figure
+
+
+# ---- Approximations against a reference -----------------------------------------------------------------------------
+
+
+@_styled
+def marginals(
+    approximations: Fit | Gaussian | Mapping[str, Fit | Gaussian],
+    reference: Any = None,
+    names: Sequence[str] | None = None,
+    max_coordinates: int = 16,
+    axes: Sequence[Axes] | None = None,
+) -> list[Axes]:
+    """The density of each coordinate under one approximation, or several by name, over that of a reference.
+
+    `reference` is an array of draws (n, dim), `Chains`, or a `Gaussian`.
+    """
+    curves, draws, names = _compared(approximations, reference, names)
+    count = min(check_positive_integer("max_coordinates", max_coordinates, "For example 16."), len(names))
+    axes = _check_axes(axes, count) or _new_grid(count, (2.3, 1.7))
+    for i, ax in enumerate(axes):
+        _draw_marginal(ax, i, curves, draws)
+        ax.set_xlabel(names[i])
+    _share_legend(axes)
+    return axes
+
+
+@_styled
+def pairs(
+    approximations: Fit | Gaussian | Mapping[str, Fit | Gaussian],
+    reference: Any = None,
+    names: Sequence[str] | None = None,
+    max_coordinates: int = 10,
+    figure: Figure | None = None,
+) -> Float[np.ndarray, "..."] | np.ndarray:
+    """Every pair of coordinates: ellipses of 1 and 2 standard deviations of each approximation, over the contours of
+    a reference's draws; marginals on the diagonal. Returns the square array of axes, `None` above the diagonal."""
+    curves, draws, names = _compared(approximations, reference, names)
+    count = min(check_positive_integer("max_coordinates", max_coordinates, "For example 10."), len(names))
+    side = max(1.1 * count, 4)
+    figure = figure or Figure(figsize=(side, side), layout="constrained")
+    grid = figure.subplots(count, count, sharex="col", squeeze=False)
+    for i, j in np.ndindex(count, count):
+        if j > i:
+            grid[i, j].remove()
+            grid[i, j] = None
+        elif i == j:
+            _draw_marginal(grid[i, i], i, curves, draws)
+        else:
+            _draw_pair(grid[i, j], j, i, curves, draws)
+    _label_outer(grid, names)
+    _share_legend([grid[0, 0]], figure)
+    return grid
+
+
+# ---- Chains ---------------------------------------------------------------------------------------------------------
+
+
+@_styled
+def chain_traces(chains: Chains, max_coordinates: int = 6, axes: Sequence[Axes] | None = None) -> list[Axes]:
+    """Each coordinate along each chain (a thousand points of it), one colour a chain."""
+    count = min(check_positive_integer("max_coordinates", max_coordinates, "For example 6."), chains.dim)
+    axes = _check_axes(axes, count) or _new_axes(count, (7, 1.1 * count + 0.5), sharex=True)
+    every = -(-chains.num_samples // 1000)
+    for i, ax in enumerate(axes):
+        for chain in chains.draws:
+            ax.plot(np.arange(0, chains.num_samples, every), chain[::every, i], linewidth=0.4, alpha=0.8)
+        ax.set_ylabel(chains.names[i])
+        ax.set_title(f"R̂ = {chains.rhat[i]:.4f}, ESS = {chains.ess[i]:.0f}", fontsize=8, pad=2)
+    axes[-1].set_xlabel("draw")
+    return axes
+
+
+@_styled
+def autocorrelations(
+    chains: Chains, max_lag: int = 100, max_coordinates: int = 16, axes: Sequence[Axes] | None = None
+) -> list[Axes]:
+    """Autocorrelation of each coordinate by lag, one curve a chain."""
+    count = min(check_positive_integer("max_coordinates", max_coordinates, "For example 16."), chains.dim)
+    axes = _check_axes(axes, count) or _new_grid(count, (2.3, 1.7), sharey=True)
+    values = chains.autocorrelation(min(max_lag, chains.num_samples - 1))
+    for i, ax in enumerate(axes):
+        ax.axhline(0, color="0.6", linewidth=0.8)
+        ax.plot(values[:, :, i].T, linewidth=1)
+        ax.set(ylim=(min(-0.1, float(np.nanmin(values))), 1.02), xlabel="lag")
+        ax.set_title(f"{chains.names[i]}, ESS = {chains.ess[i]:.0f}")
+    for ax in axes:
+        if ax.get_subplotspec() is None or cast(Any, ax.get_subplotspec()).is_first_col():
+            ax.set_ylabel("autocorrelation")
+    return axes
+
+
+# ---- Parts of axes --------------------------------------------------------------------------------------------------
+
+
+def _draw_target(ax: Axes, target: Target, views: Sequence[Interval]) -> None:
+    """Filled contours of the target's density over the view."""
+    x, y = (np.linspace(*view, 150) for view in views)
+    points = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
+    values = np.asarray(jax.lax.map(target.log_density, jnp.asarray(points), batch_size=1024), np.float64)
+    values = np.where(np.isnan(values), -np.inf, values)
+    if np.any(np.isfinite(values)):
+        _fill_contours(ax, x, y, np.exp(values - np.max(values)).reshape(y.size, x.size))
+
+
+def _fill_contours(ax: Axes, x: np.ndarray, y: np.ndarray, density: np.ndarray) -> None:
+    """Regions of highest density that hold given shares of the mass: what a level means does not depend on scale."""
+    ordered = np.sort(density, axis=None)[::-1]
+    mass = np.cumsum(ordered) / np.sum(ordered)
+    levels = np.unique(np.append(ordered[np.searchsorted(mass, _SHARES)], ordered[0]))
+    if levels.size > 1:
+        shades = [str(shade) for shade in np.linspace(0.93, 0.6, levels.size - 1)]
+        ax.contourf(x, y, density, levels=levels, colors=shades)
+
+
+def _draw_ellipses(ax: Axes, q: Gaussian, i: int = 0, j: int = 1, *, width: float, label: str | None = None, **style: Any) -> None:
+    """Where coordinates i and j are 1 and 2 standard deviations from their mean."""
+    mean, root = np.asarray(q.mean)[[i, j]], np.linalg.cholesky(np.asarray(q.covariance)[np.ix_([i, j], [i, j])])
+    for radius in (1, 2):
+        points = mean + radius * _CIRCLE @ root.T
+        ax.plot(*points.T, label=label if radius == 1 else None, linewidth=width / radius, **style)
+
+
+def _draw_marginal(ax: Axes, i: int, curves: Mapping[str, Gaussian], draws: np.ndarray | None) -> None:
+    low, high = _view(i, list(curves.values()), draws)
+    if draws is not None:
+        inside = draws[(draws[:, i] >= low) & (draws[:, i] <= high), i]
+        ax.hist(inside, bins=40, density=True, color=_REFERENCE, label="reference")
+    x = np.linspace(low, high, 300)
+    for name, q in curves.items():
+        ax.plot(x, stats.norm.pdf(x, float(q.mean[i]), float(q.standard_deviations[i])), label=name)
+    ax.set(xlim=(low, high), yticks=[])
+    ax.spines["left"].set_visible(False)
+    ax.locator_params(axis="x", nbins=4)
+
+
+def _draw_pair(ax: Axes, i: int, j: int, curves: Mapping[str, Gaussian], draws: np.ndarray | None) -> None:
+    views = _view(i, list(curves.values()), draws), _view(j, list(curves.values()), draws)
+    if draws is not None:
+        counts, x, y = np.histogram2d(draws[:, i], draws[:, j], bins=60, range=views)
+        # Smoothed over a width that shrinks with the number of draws, as in a kernel density estimate.
+        spread = np.mean([np.std(draws[:, k]) / (b - a) for k, (a, b) in zip((i, j), views, strict=True)])
+        density = ndimage.gaussian_filter(counts.T, 60 * float(spread) * len(draws) ** (-1 / 6))
+        _fill_contours(ax, (x[1:] + x[:-1]) / 2, (y[1:] + y[:-1]) / 2, density)
+    for (_, q), colour in zip(curves.items(), _COLOURS, strict=False):
+        _draw_ellipses(ax, q, i, j, color=colour, width=1.4)
+    ax.set(xlim=views[0], ylim=views[1])
+    ax.locator_params(nbins=3)
+
+
+def _label_outer(grid: np.ndarray, names: Sequence[str]) -> None:
+    count = len(grid)
+    for i in range(count):
+        grid[-1, i].set_xlabel(names[i])
+        for j in range(i):
+            grid[i, j].tick_params(labelleft=j == 0)
+        if i > 0:
+            grid[i, 0].set_ylabel(names[i])
+
+
+def _share_legend(axes: Sequence[Axes], figure: Any = None) -> None:
+    """One legend for axes that show the same things, above them; none where there is nothing to tell apart."""
+    handles, labels = axes[0].get_legend_handles_labels()
+    if len(labels) > 1:
+        (figure or axes[0].figure).legend(handles, labels, loc="outside upper right", ncols=len(labels))
+
+
+# ---- What to show ---------------------------------------------------------------------------------------------------
+
+
+def _compared(
+    approximations: Any, reference: Any, names: Sequence[str] | None
+) -> tuple[dict[str, Gaussian], np.ndarray | None, tuple[str, ...]]:
+    """Named Gaussians, the draws they are held against, and names of the coordinates."""
+    named = approximations if isinstance(approximations, Mapping) else {"approximation": approximations}
+    if not named:
+        raise fail("approximations", "a fit, a Gaussian or several by name", named, 'For example {"BW": fit}.')
+    curves = {name: q.approximation if isinstance(q, Fit) else q for name, q in named.items()}
+    if isinstance(reference, Gaussian):
+        curves, reference = {**curves, "reference": reference}, None
+    dim = next(iter(curves.values())).dim
+    draws = None if reference is None else _draws(reference)
+    if any(q.dim != dim for q in curves.values()) or (draws is not None and draws.shape[1] != dim):
+        sizes = [*(q.dim for q in curves.values()), *([] if draws is None else [draws.shape[1]])]
+        raise fail("approximations and reference", "of one dimension", sizes, "Compare posteriors of one target.")
+    known = [x.target.names for x in named.values() if isinstance(x, Fit)]
+    known += [reference.names] if isinstance(reference, Chains) else []
+    names = tuple(names or next(iter(known), [f"z[{i}]" for i in range(dim)]))
+    if len(names) != dim:
+        raise fail("names", f"{dim} strings", names, "Give one name per coordinate.")
+    return curves, draws, names
+
+
+def _draws(reference: Any) -> np.ndarray:
+    draws = np.asarray(reference.flat if isinstance(reference, Chains) else reference)
+    if draws.ndim != 2:
+        raise fail("reference", "draws (n, dim), Chains or a Gaussian", draws, "Put one draw in each row.")
+    return draws
+
+
+def _resampled(fit: Fit, key: Key[Array, ""]) -> np.ndarray | None:
+    try:
+        return np.asarray(fit.resample(key, 4000))
+    except ValueError:  # no draw of positive density: there is nothing to compare with
+        return None
+
+
+def _describe(objective: AbstractObjective) -> str:
+    if objective.K == 1:
+        return "ELBO"
+    if objective.alpha == 0:
+        return f"IW-ELBO, K = {objective.K}"
+    return f"VR-IWAE, K = {objective.K}, α = {objective.alpha:g}"
+
+
+# ---- Where to look --------------------------------------------------------------------------------------------------
+
+
+def _plane_views(target: Target, path: Sequence[Gaussian]) -> list[Interval]:
+    """The view of each coordinate: the target and the last Gaussian, and as much of the path as leaves room for them."""
+    views = []
+    for i in range(2):
+        core = [_interval(path[-1], i, 3)]
+        if target.sample is not None:
+            exact = np.asarray(target.sample(jax.random.key(0), 2000))[:, i]
+            core = [tuple(np.quantile(exact, [0.002, 0.998])), _interval(path[-1], i, 2.2)]
+        elif target.mean is not None and target.covariance is not None:
+            core.append(_interval(Gaussian.from_moments(target.mean, target.covariance), i, 3))
+        views.append(_widen(_hull(core), [_interval(q, i, 2.2) for q in path]))
+    return views
+
+
+def _view(i: int, curves: Sequence[Gaussian], draws: np.ndarray | None) -> Interval:
+    intervals = [_interval(q, i, 3.5) for q in curves]
+    if draws is None:
+        return _hull(intervals)
+    low, high = np.quantile(draws[:, i], [0.001, 0.999])
+    return _widen((low, high), intervals)
+
+
+def _interval(q: Gaussian, i: int, radius: float) -> Interval:
+    mean, deviation = float(q.mean[i]), float(q.standard_deviations[i])
+    return mean - radius * deviation, mean + radius * deviation
+
+
+def _hull(intervals: Sequence[Interval]) -> Interval:
+    return min(low for low, _ in intervals), max(high for _, high in intervals)
+
+
+def _widen(core: Interval, others: Sequence[Interval]) -> Interval:
+    """The interval that holds the core, and the others as far as its own length away."""
+    low, high = _hull([core, *others])
+    length = max(core[1] - core[0], np.finfo(float).eps)
+    return max(low, core[0] - length), min(high, core[1] + length)
+
+
+def _bulk(values: np.ndarray) -> Interval:
+    """From the highest value to a few times the bulk's spread below the bulk, or to the lowest if that is nearer."""
+    finite = values[np.isfinite(values)]
+    quartile, high = np.quantile(finite, 0.25), np.max(finite)
+    spread = max(high - quartile, 1e-6 * max(1.0, abs(high)))
+    return max(np.min(finite), quartile - 3 * spread) - 0.1 * spread, high + 0.1 * spread
+
+
+# ---- Axes to draw on ------------------------------------------------------------------------------------------------
+
+
+def _new_axes(rows: int, size: tuple[float, float], **options: Any) -> list[Axes]:
+    figure = Figure(figsize=size, layout="constrained")
+    return list(figure.subplots(rows, 1, squeeze=False, **options).flat)
+
+
+def _new_grid(count: int, size: tuple[float, float], **options: Any) -> list[Axes]:
+    """`count` small axes, near a square."""
+    columns = min(count, max(3, math.isqrt(count)))
+    rows = -(-count // columns)
+    figure = Figure(figsize=(size[0] * columns, size[1] * rows + 0.3), layout="constrained")
+    return _trim(list(figure.subplots(rows, columns, squeeze=False, **options).flat), count)
+
+
+def _trim(axes: list[Axes], count: int) -> list[Axes]:
+    """The first `count` axes, the rest taken off the figure."""
+    for ax in axes[count:]:
+        ax.remove()
+    return axes[:count]
+
+
+def _check_axes(axes: Sequence[Axes] | None, count: int) -> list[Axes]:
+    if axes is not None and len(axes) != count:
+        raise fail("axes", f"{count} axes, one per coordinate shown", f"{len(axes)} axes", "Or leave axes out.")
+    return list(axes or [])
