@@ -22,9 +22,10 @@ toc_object_entries_show_parents = "hide"
 
 
 def markdown_to_rst(app, what, name, obj, options, lines):
-    """Our docstrings use two things that Markdown and reStructuredText spell differently: code, and lists."""
+    """Our docstrings use three things that Markdown and reStructuredText read differently: code, bars and lists."""
     text = "\n".join(lines)
     text = re.sub(r"(?<![`:])`([^`\n]+)`(?!`)", r"``\1``", text)
+    text = re.sub(r"\|(\w+)\|", r"\\|\1\\|", text)  # an absolute value, not a substitution
     # Continuation lines of a list item align with its text.
     text = re.sub(r"^(- .*(?:\n +\S.*)*)", lambda item: re.sub(r"\n +", "\n  ", item[0]), text, flags=re.MULTILINE)
     lines[:] = text.split("\n")

@@ -37,7 +37,9 @@ def random_covariance(seed, dim, scale=1.0):
 
 def random_gaussian(seed, dim, scale=1.0, dtype=jnp.float64):
     mean = np.random.default_rng(seed + 1000).standard_normal(dim)
-    return bures.Gaussian.from_moments(jnp.asarray(mean, dtype), jnp.asarray(random_covariance(seed, dim, scale), dtype))
+    return bures.Gaussian.from_moments(
+        jnp.asarray(mean, dtype), jnp.asarray(random_covariance(seed, dim, scale), dtype)
+    )
 
 
 def correlated_target(dtype=jnp.float64):

@@ -128,9 +128,7 @@ def test_elbo_on_a_gaussian_target_in_closed_form(draws, key):
     estimate = bures.Price(M=7, draws=draws)(key, q, target, bures.ELBO())
     np.testing.assert_allclose(estimate.S, np.linalg.inv(q.covariance) - precision, atol=1e-12)
     keys = jax.random.split(key, 400)
-    a, error = mean_and_error(
-        jax.lax.map(lambda k: bures.Price(M=7, draws=draws)(k, q, target, bures.ELBO()).a, keys)
-    )
+    a, error = mean_and_error(jax.lax.map(lambda k: bures.Price(M=7, draws=draws)(k, q, target, bures.ELBO()).a, keys))
     assert_within_standard_errors(a, -precision @ (q.mean - target.mean), error)
 
 
@@ -272,9 +270,7 @@ def test_sobol_estimates_are_unbiased():
         )
         for draws in ("iid", "sobol")
     }
-    assert_within_standard_errors(
-        values["iid"][0], values["sobol"][0], np.hypot(values["iid"][1], values["sobol"][1])
-    )
+    assert_within_standard_errors(values["iid"][0], values["sobol"][0], np.hypot(values["iid"][1], values["sobol"][1]))
 
 
 def test_fast_weighted_hessian_is_that_of_autodiff(key):

@@ -200,13 +200,16 @@ def _default_start(target: Target) -> Gaussian:
 
 def _no_trace(dtype: jnp.dtype) -> Trace:
     empty, none = np.zeros(0, dtype), np.zeros(0, bool)
-    return Trace(empty, empty, empty, none, empty, none, empty)
+    return Trace(empty, empty, empty, none, empty, empty, none, empty)
 
 
 def _run_traced(start: Fit, num_steps: int) -> Fit:
     """All steps in one compiled loop, for use under JAX transformations."""
-    method = start.method.traced(start.approximation.mean.dtype)
-    carry, trace = advance(start.key, start.carry, start.target, method, jnp.array(num_steps), num_steps)
+    dtype = start.approximation.mean.dtype
+    method = start.method.traced(dtype)
+    carry, trace = advance(
+        start.key, start.carry, start.target, method, jnp.array(num_steps), jnp.array(0.0, dtype), num_steps
+    )
     q = jax.tree.map(lambda best, last: jnp.where(carry.failed, best, last), carry.best, carry.state.approximation)
     code = jnp.where(carry.failed, Outcome.NON_FINITE.value, Outcome.MAX_STEPS.value)
     return Fit(q, trace, start.path, start.target, start.method, start.key, carry, code)
@@ -214,7 +217,8 @@ def _run_traced(start: Fit, num_steps: int) -> Fit:
 
 def _run(start: Fit, total: int, tolerance: float | None, progress: bool | None, callback: Callback | None) -> Fit:
     """Steps up to `total`, in compiled calls, with a look around at every checkpoint."""
-    method = start.method.traced(start.approximation.mean.dtype)
+    dtype = start.approximation.mean.dtype
+    method, gap_limit = start.method.traced(dtype), jnp.array(tolerance or 0, dtype)
     carry, traces, path = start.carry, [start.trace], list(start.path)
     outcome = None
     try:
@@ -224,7 +228,7 @@ def _run(start: Fit, total: int, tolerance: float | None, progress: bool | None,
                 count = int(carry.count)
                 length = min(length, _next_checkpoint(count) - count, total - count)
                 began = time.perf_counter()
-                moved, piece = advance(start.key, carry, start.target, method, jnp.array(length), _CAPACITY)
+                moved, piece = advance(start.key, carry, start.target, method, jnp.array(length), gap_limit, _CAPACITY)
                 taken = int(moved.count) - count
                 traces.append(jax.tree.map(lambda x, taken=taken: np.asarray(x[:taken]), piece))
                 carry, count = moved, count + taken
@@ -233,6 +237,8 @@ def _run(start: Fit, total: int, tolerance: float | None, progress: bool | None,
                 report(count, traces[-1])
                 if bool(carry.failed):
                     outcome = Outcome.NON_FINITE
+                elif bool(carry.settled):
+                    outcome = Outcome.CONVERGED
                 elif count in _checkpoints(count):
                     traces = [_join(traces)]
                     outcome = _look_around(traces[0], path, carry, count, tolerance, callback)

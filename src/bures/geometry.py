@@ -5,6 +5,7 @@ A geometry has a state (an optimiser's moments; nothing for most), `init(q) -> s
 """
 
 import functools
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
@@ -29,6 +30,7 @@ class Move(NamedTuple):
 
     clipped: Bool[Array, ""]  # whether a safeguard acted
     step_size: Float[Array, ""]
+    gap: Float[Array, ""] | float = math.inf  # nats below the optimum, where the geometry can tell
 
 
 class AbstractGeometry(eqx.Module):
@@ -185,35 +187,55 @@ def _adam() -> "optax.GradientTransformation":
     return optax.chain(optax.scale_by_adam(), optax.scale(-1.0))
 
 
+class WhitenedState(eqx.Module):
+    """The last gradient, how often two gradients in a row disagreed, and the smoothed squared norm."""
+
+    a: Float[Array, " dim"]
+    S: Float[Array, "dim dim"]
+    turns: Float[Array, ""]
+    size: Float[Array, ""]
+
+
 class Whitened(AbstractGeometry):
     """Bures–Wasserstein steps in the coordinates u = L⁻¹ (z − m), where q is standard normal: nothing to tune.
 
-    In those coordinates the gradient is â = Lᵀ a / E[A] and Ŝ = Lᵀ S L / E[A]; the division makes the step
-    independent of K, the whitening makes it equivariant under affine maps of the target. With x = 1 − s for each
-    eigenvalue s of Ŝ (the whitened precision of a Gaussian target), the covariance factor is the Newton–Schulz
-    1 + (1 − x)/2 where x ≤ 1 and the exact contraction x^(−1/2) where x > 1, and the mean step is divided by
-    max(x, 1) and held in a trust region. Steps shrink after `burn_in` to settle the Monte Carlo noise.
+    In those coordinates the gradient is â = Lᵀ a / E[A] and Ŝ = Lᵀ S L / E[A]: the whitening makes the step
+    equivariant under affine maps of the target, the division makes it independent of K. Let x = 1 − s for each
+    eigenvalue s of Ŝ (for a Gaussian target, its precision as q sees it). With y = gain · (x − 1) the covariance
+    factor is 1 − y/2 for y ≤ 0, the Newton–Schulz step, and the contraction (1 + y)^(−1/2) for y > 0, exact for a
+    Gaussian target however wide q is; the mean moves by gain · â / max(1 + y, 1), within `trust_radius`.
+
+    The gain is 1 / (1 + number of times two gradients in a row pointed apart) (Kesten, 1958): full Newton-like steps
+    while they agree, an average of them once only noise is left. Then gain · (½ ‖â‖² + ¼ ‖Ŝ‖²), smoothed, estimates
+    how many nats the approximation still lies below the optimum; it is reported as `gap`.
     """
 
     trust_radius: float = 2.0
-    burn_in: int = eqx.field(static=True, default=20)
 
     def __check_init__(self):
         check_real("trust_radius", self.trust_radius, 0, 1e300, "It bounds a mean step, e.g. 2.0.", open_low=True)
 
     def init(self, q):
-        return jnp.zeros((), jnp.int32)
+        zero = jnp.zeros((), q.mean.dtype)
+        return WhitenedState(jnp.zeros_like(q.mean), jnp.zeros_like(q.chol), zero, zero + jnp.inf)
 
     def step(self, estimate, q, state):
-        gain = jnp.minimum(1, self.burn_in / (1 + state.astype(q.mean.dtype))) ** 0.75
-        whitened = q.chol.T @ linalg.symmetrise(estimate.S) @ q.chol / estimate.mean_A
+        a, S = estimate.a / estimate.mean_A, linalg.symmetrise(estimate.S) / estimate.mean_A
+        shift, whitened = q.chol.T @ a, q.chol.T @ S @ q.chol
+        size = jnp.sum(shift**2) / 2 + jnp.sum(whitened**2) / 4
+        agreement = shift @ (q.chol.T @ state.a) / 2 + jnp.sum(whitened * (q.chol.T @ state.S @ q.chol)) / 4
+        turns = state.turns + (agreement < 0)
+        gain = 1 / (1 + turns)
+
         values, vectors = linalg.eigh(whitened)
-        precision = jnp.maximum(1 - values, 0)
-        factor = jnp.where(precision > 1, 1 / jnp.sqrt(jnp.maximum(precision, 1)), 1.5 - precision / 2)
-        shift = (vectors.T @ (q.chol.T @ estimate.a)) / estimate.mean_A / jnp.maximum(precision, 1)
-        length = jnp.linalg.norm(shift)
-        limit = jnp.minimum(1, self.trust_radius / jnp.maximum(length, jnp.finfo(length.dtype).tiny))
-        mean = q.mean + q.chol @ (vectors @ (gain * limit * shift))
-        chol = linalg.cholesky_of_square(q.chol @ (vectors * (1 + gain * (factor - 1))))
-        clipped = (limit < 1) | (values[-1] > 1)
-        return Gaussian(mean, chol), state + 1, Move(clipped, gain)
+        excess = gain * jnp.maximum(-values, -1)
+        factor = jnp.where(excess > 0, 1 / jnp.sqrt(1 + jnp.maximum(excess, 0)), 1 - excess / 2)
+        move = gain * (vectors.T @ shift) / (1 + jnp.maximum(excess, 0))
+        length = jnp.linalg.norm(move)
+        clipped = (length > self.trust_radius) | (values[-1] > 1)
+        move = move * (self.trust_radius / jnp.maximum(length, self.trust_radius))
+        mean = q.mean + q.chol @ (vectors @ move)
+        chol = linalg.cholesky_of_square(q.chol @ (vectors * factor))
+
+        smoothed = jnp.where(jnp.isfinite(state.size), 0.8 * state.size + 0.2 * size, size)
+        return Gaussian(mean, chol), WhitenedState(a, S, turns, smoothed), Move(clipped, gain, gain * smoothed)

@@ -23,6 +23,7 @@ from bures.target import Target, as_target
 
 # The smallest eigenvalue is watched at every step up to this dimension, and every hundredth step beyond it.
 _WATCHED_DIM = 128
+_PATIENCE = 3  # steps in a row with a small gap that count as settled
 
 
 _Values = Array | np.ndarray  # in the loop, and on the host after it
@@ -71,6 +72,7 @@ class Info(eqx.Module):
     grad_norm: Float[_Values, "*steps"]
     clipped: Bool[_Values, "*steps"]
     step_size: Float[_Values, "*steps"]
+    gap: Float[_Values, "*steps"]  # nats below the optimum, as far as the geometry can tell; infinite if it cannot
     finite: Bool[_Values, "*steps"]
 
     def __getitem__(self, name: str) -> Any:
@@ -148,7 +150,8 @@ def _step(key: Key[Array, ""], state: State, target: Target, method: Method) -> 
     # The norm of the affine map z ↦ a + S (z − m) in L²(q).
     grad_norm = jnp.sqrt(jnp.sum(estimate.a**2) + jnp.sum((linalg.symmetrise(estimate.S) @ q.chol) ** 2))
     ness = normalised_ess(estimate.log_weights.reshape(-1))
-    return state, Info(estimate.bound, ness, grad_norm, move.clipped, move.step_size, finite)
+    gap = jnp.asarray(move.gap, q.mean.dtype)
+    return state, Info(estimate.bound, ness, grad_norm, move.clipped, move.step_size, gap, finite)
 
 
 def normalised_ess(log_weights: Float[Array, " n"]) -> Float[Array, ""]:
@@ -166,6 +169,7 @@ class Carry(eqx.Module):
     best_bound: Float[Array, ""]
     min_eigenvalue: Float[Array, ""]
     count: Int[Array, ""]  # steps taken
+    calm: Int[Array, ""]  # steps in a row, up to now, with a gap below the tolerance
     failed: Bool[Array, ""]
 
     @classmethod
@@ -173,14 +177,26 @@ class Carry(eqx.Module):
         q = state.approximation
         dtype = q.mean.dtype
         smallest = linalg.singular_values(q.chol)[-1] ** 2
-        return cls(state, q, jnp.array(-jnp.inf, dtype), smallest, jnp.array(0, jnp.int32), jnp.array(False))
+        zero = jnp.array(0, jnp.int32)
+        return cls(state, q, jnp.array(-jnp.inf, dtype), smallest, zero, zero, jnp.array(False))
+
+    @property
+    def settled(self) -> Bool[Array, ""]:
+        """Whether the gap has stayed below the tolerance long enough to stop."""
+        return self.calm >= _PATIENCE
 
 
 @eqx.filter_jit
 def advance(
-    key: Key[Array, ""], carry: Carry, target: Target, method: Method, count: Int[Array, ""], capacity: int
+    key: Key[Array, ""],
+    carry: Carry,
+    target: Target,
+    method: Method,
+    count: Int[Array, ""],
+    tolerance: Float[Array, ""],
+    capacity: int,
 ) -> tuple[Carry, Trace]:
-    """Up to `count` (at most `capacity`) further steps, ending early at one that is not finite.
+    """Up to `count` (at most `capacity`) further steps, ending early at one that is not finite or once settled.
 
     Returns the trace in arrays of length `capacity`, of which the steps taken are filled.
     """
@@ -188,11 +204,11 @@ def advance(
     dtype = carry.best_bound.dtype
     empty = jnp.zeros((capacity,), dtype)
     none = jnp.zeros((capacity,), bool)
-    trace = Trace(empty, empty, empty, none, empty, none, empty)
+    trace = Trace(empty, empty, empty, none, empty, empty, none, empty)
 
     def unfinished(loop):
         carry, _ = loop
-        return (carry.count - first < count) & ~carry.failed
+        return (carry.count - first < count) & ~carry.failed & ~carry.settled
 
     def body(loop):
         carry, trace = loop
@@ -206,7 +222,9 @@ def advance(
         entry = Trace(**{name: info[name] for name in info.names}, min_eigenvalue=smallest)
         trace = jax.tree.map(lambda buffer, value: buffer.at[at].set(value.astype(buffer.dtype)), trace, entry)
         failed = jnp.logical_not(info.finite)
-        return Carry(state, best, best_bound, smallest, carry.count + jnp.where(failed, 0, 1), failed), trace
+        taken = carry.count + jnp.where(failed, 0, 1)
+        calm = jnp.where(info.gap < tolerance, carry.calm + 1, 0)
+        return Carry(state, best, best_bound, smallest, taken, calm, failed), trace
 
     return jax.lax.while_loop(unfinished, body, (carry, trace))
 

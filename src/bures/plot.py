@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 import matplotlib as mpl
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Key
+from matplotlib import rcsetup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import ndimage, stats
@@ -33,7 +34,7 @@ _REFERENCE = "0.8"
 _STYLE = {
     "axes.axisbelow": True,
     "axes.labelsize": 9,
-    "axes.prop_cycle": mpl.cycler(color=_COLOURS),
+    "axes.prop_cycle": rcsetup.cycler(color=_COLOURS),
     "axes.spines.right": False,
     "axes.spines.top": False,
     "axes.titlelocation": "left",
@@ -85,9 +86,8 @@ def evolution(fit: Fit, ax: Axes | None = None, samples: Any = None) -> Axes:
     _draw_ellipses(ax, fit.approximation, color=_ACCENT, width=2.4, label=f"{fit.num_steps} (final)")
     ax.plot(*fit.approximation.mean, "+", color=_ACCENT, markersize=9, markeredgewidth=2)
     ax.set(xlim=views[0], ylim=views[1], xlabel=fit.target.names[0], ylabel=fit.target.names[1])
-    (left, right), (bottom, top) = views
-    if 1 / 3 < (right - left) / (top - bottom) < 3:
-        ax.set_aspect("equal", adjustable="box")
+    if math.isclose(np.diff(views[0])[0], np.diff(views[1])[0]):
+        ax.set_aspect("equal")
     ax.legend(title="after step", loc="center left", bbox_to_anchor=(1, 0.5), alignment="left")
     return ax
 
@@ -99,19 +99,19 @@ def bound_trace(fit: Fit, ax: Axes | None = None) -> Axes:
     The view follows the bulk of the run, so that a terrible start does not flatten the rest.
     """
     ax = ax or _new_axes(1, (5, 3))[0]
-    bound = np.asarray(fit.trace.bound, np.float64)
+    bound, clipped = np.asarray(fit.trace.bound, np.float64), np.asarray(fit.trace.clipped)
     ax.set(xlabel="step", ylabel=f"{_describe(fit.method.objective)} (nats)")
-    if not np.any(np.isfinite(bound)):
+    steps = np.flatnonzero(np.isfinite(bound))
+    if not steps.size:
         ax.set_title("no finite bound to show")
         return ax
-    steps = np.arange(bound.size)
+    bound, clipped = bound[steps], steps[clipped[steps]]
     ax.plot(steps, bound, color=_COLOURS[0], linewidth=0.5, alpha=0.4)
     window = max(1, bound.size // 50)
     ax.plot(steps, ndimage.uniform_filter1d(bound, window, mode="nearest"), color=_COLOURS[0])
     low, high = _bulk(bound)
     ax.set_ylim(low, high)
     notes = [f"starts at {bound[0]:.4g}".replace("-", "−")] if bound[0] < low else []
-    clipped = steps[np.asarray(fit.trace.clipped)]
     if clipped.size:
         ticks = np.full(clipped.size, 0.02)
         ax.plot(clipped, ticks, "|", color=_ACCENT, markersize=6, transform=ax.get_xaxis_transform())
@@ -132,7 +132,7 @@ def weights_tail(fit: Fit, key: Key[Array, ""], num_samples: int = 10_000, ax: A
     khat, threshold = diagnostics.pareto_khat(log_weights), diagnostics.khat_threshold(num_samples)
     verdict = "trust below" if khat < threshold else "too heavy: trust only below"
     ax.set_title(f"Pareto k̂ = {khat:.2f} ({verdict} {threshold:.2f})")
-    ax.set(xlabel="importance weight / mean weight", ylabel="share of draws with a larger weight")
+    ax.set(xlabel="importance weight / mean weight", ylabel="share of draws above it")
     ax.set(xscale="log", yscale="log")
     if not np.any(np.isfinite(log_weights)):
         return ax
@@ -143,7 +143,8 @@ def weights_tail(fit: Fit, key: Key[Array, ""], num_samples: int = 10_000, ax: A
     tail = np.sort(fitted[fitted != centred])[::-1]
     if tail.size:
         shares = (np.arange(tail.size) + 0.5) / num_samples
-        ax.plot(np.exp(tail), shares, color=_ACCENT, label="fitted generalised Pareto")
+        kept = tail < np.max(centred)  # smoothed weights are cut off at the largest; the distribution is not
+        ax.plot(np.exp(tail[kept]), shares[kept], color=_ACCENT, label="fitted generalised Pareto")
         ax.legend(loc="lower left")
     return ax
 
@@ -156,20 +157,22 @@ def summary(fit: Fit, key: Key[Array, ""]) -> Figure:
     key_tail, key_draws = jax.random.split(key)
     figure = Figure(figsize=(10, 4.6), layout="constrained")
     if fit.target.dim == 2:
-        axes = figure.subplot_mosaic("EEB\nEET")
+        axes = figure.subplot_mosaic("EB\nET", width_ratios=[1.2, 1])
         evolution(fit, axes["E"])
     else:
         columns = min(3, fit.target.dim)
         count = min(6, fit.target.dim)
         rows = -(-count // columns)
         figure.set_size_inches(10, 3 + 1.8 * rows)
-        top, bottom = figure.subfigures(2, 1, height_ratios=[3, 1.8 * rows])
+        top, bottom = cast(Any, figure.subfigures(2, 1, height_ratios=[3, 1.8 * rows]))
         axes = top.subplot_mosaic("BT")
-        panels = list(bottom.subplots(rows, columns, squeeze=False).flat)
-        marginals(fit, _resampled(fit, key_draws), max_coordinates=count, axes=_trim(panels, count))
+        panels = _trim(list(bottom.subplots(rows, columns, squeeze=False).flat), count)
+        draws = _resampled(fit, key_draws)
+        marginals(fit, draws, reference_name="importance-resampled draws", max_coordinates=count, axes=panels)
     bound_trace(fit, axes["B"])
     weights_tail(fit, key_tail, ax=axes["T"])
-    figure.suptitle(str(fit).splitlines()[0], x=0.01, horizontalalignment="left")
+    ending = fit.outcome.name.lower().replace("_", " ")
+    figure.suptitle(f"{str(fit).splitlines()[0]}: {ending}", x=0.01, horizontalalignment="left")
     return figure
 
 
@@ -181,6 +184,7 @@ def marginals(
     approximations: Fit | Gaussian | Mapping[str, Fit | Gaussian],
     reference: Any = None,
     names: Sequence[str] | None = None,
+    reference_name: str = "reference",
     max_coordinates: int = 16,
     axes: Sequence[Axes] | None = None,
 ) -> list[Axes]:
@@ -192,7 +196,7 @@ def marginals(
     count = min(check_positive_integer("max_coordinates", max_coordinates, "For example 16."), len(names))
     axes = _check_axes(axes, count) or _new_grid(count, (2.3, 1.7))
     for i, ax in enumerate(axes):
-        _draw_marginal(ax, i, curves, draws)
+        _draw_marginal(ax, i, curves, draws, reference_name)
         ax.set_xlabel(names[i])
     _share_legend(axes)
     return axes
@@ -203,22 +207,23 @@ def pairs(
     approximations: Fit | Gaussian | Mapping[str, Fit | Gaussian],
     reference: Any = None,
     names: Sequence[str] | None = None,
+    reference_name: str = "reference",
     max_coordinates: int = 10,
     figure: Figure | None = None,
-) -> Float[np.ndarray, "..."] | np.ndarray:
+) -> np.ndarray:
     """Every pair of coordinates: ellipses of 1 and 2 standard deviations of each approximation, over the contours of
     a reference's draws; marginals on the diagonal. Returns the square array of axes, `None` above the diagonal."""
     curves, draws, names = _compared(approximations, reference, names)
     count = min(check_positive_integer("max_coordinates", max_coordinates, "For example 10."), len(names))
     side = max(1.1 * count, 4)
     figure = figure or Figure(figsize=(side, side), layout="constrained")
-    grid = figure.subplots(count, count, sharex="col", squeeze=False)
+    grid: Any = figure.subplots(count, count, sharex="col", squeeze=False)
     for i, j in np.ndindex(count, count):
         if j > i:
             grid[i, j].remove()
             grid[i, j] = None
         elif i == j:
-            _draw_marginal(grid[i, i], i, curves, draws)
+            _draw_marginal(grid[i, i], i, curves, draws, reference_name)
         else:
             _draw_pair(grid[i, j], j, i, curves, draws)
     _label_outer(grid, names)
@@ -239,6 +244,7 @@ def chain_traces(chains: Chains, max_coordinates: int = 6, axes: Sequence[Axes] 
         for chain in chains.draws:
             ax.plot(np.arange(0, chains.num_samples, every), chain[::every, i], linewidth=0.4, alpha=0.8)
         ax.set_ylabel(chains.names[i])
+        ax.margins(x=0.01)
         ax.set_title(f"R̂ = {chains.rhat[i]:.4f}, ESS = {chains.ess[i]:.0f}", fontsize=8, pad=2)
     axes[-1].set_xlabel("draw")
     return axes
@@ -251,15 +257,13 @@ def autocorrelations(
     """Autocorrelation of each coordinate by lag, one curve a chain."""
     count = min(check_positive_integer("max_coordinates", max_coordinates, "For example 16."), chains.dim)
     axes = _check_axes(axes, count) or _new_grid(count, (2.3, 1.7), sharey=True)
-    values = chains.autocorrelation(min(max_lag, chains.num_samples - 1))
+    values = np.nan_to_num(chains.autocorrelation(min(max_lag, chains.num_samples - 1)), nan=1)  # NaN: never moved
     for i, ax in enumerate(axes):
         ax.axhline(0, color="0.6", linewidth=0.8)
         ax.plot(values[:, :, i].T, linewidth=1)
-        ax.set(ylim=(min(-0.1, float(np.nanmin(values))), 1.02), xlabel="lag")
+        ax.set(ylim=(min(-0.15, float(np.min(values))), 1.02), xlabel="lag")
         ax.set_title(f"{chains.names[i]}, ESS = {chains.ess[i]:.0f}")
-    for ax in axes:
-        if ax.get_subplotspec() is None or cast(Any, ax.get_subplotspec()).is_first_col():
-            ax.set_ylabel("autocorrelation")
+    axes[0].set_ylabel("autocorrelation")
     return axes
 
 
@@ -286,7 +290,9 @@ def _fill_contours(ax: Axes, x: np.ndarray, y: np.ndarray, density: np.ndarray) 
         ax.contourf(x, y, density, levels=levels, colors=shades)
 
 
-def _draw_ellipses(ax: Axes, q: Gaussian, i: int = 0, j: int = 1, *, width: float, label: str | None = None, **style: Any) -> None:
+def _draw_ellipses(
+    ax: Axes, q: Gaussian, i: int = 0, j: int = 1, *, width: float, label: str | None = None, **style: Any
+) -> None:
     """Where coordinates i and j are 1 and 2 standard deviations from their mean."""
     mean, root = np.asarray(q.mean)[[i, j]], np.linalg.cholesky(np.asarray(q.covariance)[np.ix_([i, j], [i, j])])
     for radius in (1, 2):
@@ -294,11 +300,13 @@ def _draw_ellipses(ax: Axes, q: Gaussian, i: int = 0, j: int = 1, *, width: floa
         ax.plot(*points.T, label=label if radius == 1 else None, linewidth=width / radius, **style)
 
 
-def _draw_marginal(ax: Axes, i: int, curves: Mapping[str, Gaussian], draws: np.ndarray | None) -> None:
+def _draw_marginal(
+    ax: Axes, i: int, curves: Mapping[str, Gaussian], draws: np.ndarray | None, reference_name: str
+) -> None:
     low, high = _view(i, list(curves.values()), draws)
     if draws is not None:
         inside = draws[(draws[:, i] >= low) & (draws[:, i] <= high), i]
-        ax.hist(inside, bins=40, density=True, color=_REFERENCE, label="reference")
+        ax.hist(inside, bins=40, density=True, color=_REFERENCE, label=reference_name)
     x = np.linspace(low, high, 300)
     for name, q in curves.items():
         ax.plot(x, stats.norm.pdf(x, float(q.mean[i]), float(q.standard_deviations[i])), label=name)
@@ -318,14 +326,14 @@ def _draw_pair(ax: Axes, i: int, j: int, curves: Mapping[str, Gaussian], draws: 
     for (_, q), colour in zip(curves.items(), _COLOURS, strict=False):
         _draw_ellipses(ax, q, i, j, color=colour, width=1.4)
     ax.set(xlim=views[0], ylim=views[1])
-    ax.locator_params(nbins=3)
 
 
 def _label_outer(grid: np.ndarray, names: Sequence[str]) -> None:
-    count = len(grid)
-    for i in range(count):
+    for i in range(len(grid)):
         grid[-1, i].set_xlabel(names[i])
+        grid[-1, i].locator_params(axis="x", nbins=2)
         for j in range(i):
+            grid[i, j].locator_params(nbins=2)
             grid[i, j].tick_params(labelleft=j == 0)
         if i > 0:
             grid[i, 0].set_ylabel(names[i])
@@ -350,7 +358,7 @@ def _compared(
         raise fail("approximations", "a fit, a Gaussian or several by name", named, 'For example {"BW": fit}.')
     curves = {name: q.approximation if isinstance(q, Fit) else q for name, q in named.items()}
     if isinstance(reference, Gaussian):
-        curves, reference = {**curves, "reference": reference}, None
+        reference = reference.sample(jax.random.key(0), 100_000)  # drawn like any other, so that it looks like them
     dim = next(iter(curves.values())).dim
     draws = None if reference is None else _draws(reference)
     if any(q.dim != dim for q in curves.values()) or (draws is not None and draws.shape[1] != dim):
@@ -390,7 +398,10 @@ def _describe(objective: AbstractObjective) -> str:
 
 
 def _plane_views(target: Target, path: Sequence[Gaussian]) -> list[Interval]:
-    """The view of each coordinate: the target and the last Gaussian, and as much of the path as leaves room for them."""
+    """The view of each coordinate: the target and the last Gaussian, and as much of the path as leaves room for them.
+
+    Square, for one scale on both axes, unless the coordinates are of different orders of magnitude.
+    """
     views = []
     for i in range(2):
         core = [_interval(path[-1], i, 3)]
@@ -399,8 +410,12 @@ def _plane_views(target: Target, path: Sequence[Gaussian]) -> list[Interval]:
             core = [tuple(np.quantile(exact, [0.002, 0.998])), _interval(path[-1], i, 2.2)]
         elif target.mean is not None and target.covariance is not None:
             core.append(_interval(Gaussian.from_moments(target.mean, target.covariance), i, 3))
-        views.append(_widen(_hull(core), [_interval(q, i, 2.2) for q in path]))
-    return views
+        views.append(_widen(_hull(core), [_interval(q, i, 2.2) for q in path], reach=1))
+    lengths = [high - low for low, high in views]
+    if max(lengths) > 3 * min(lengths):
+        return views
+    margins = [(max(lengths) - length) / 2 for length in lengths]
+    return [(low - margin, high + margin) for (low, high), margin in zip(views, margins, strict=True)]
 
 
 def _view(i: int, curves: Sequence[Gaussian], draws: np.ndarray | None) -> Interval:
@@ -408,7 +423,7 @@ def _view(i: int, curves: Sequence[Gaussian], draws: np.ndarray | None) -> Inter
     if draws is None:
         return _hull(intervals)
     low, high = np.quantile(draws[:, i], [0.001, 0.999])
-    return _widen((low, high), intervals)
+    return _widen((low, high), intervals, reach=0.5)
 
 
 def _interval(q: Gaussian, i: int, radius: float) -> Interval:
@@ -420,11 +435,11 @@ def _hull(intervals: Sequence[Interval]) -> Interval:
     return min(low for low, _ in intervals), max(high for _, high in intervals)
 
 
-def _widen(core: Interval, others: Sequence[Interval]) -> Interval:
-    """The interval that holds the core, and the others as far as its own length away."""
+def _widen(core: Interval, others: Sequence[Interval], reach: float) -> Interval:
+    """The interval that holds the core, and the others up to `reach` times its length away."""
     low, high = _hull([core, *others])
-    length = max(core[1] - core[0], np.finfo(float).eps)
-    return max(low, core[0] - length), min(high, core[1] + length)
+    room = reach * (core[1] - core[0])
+    return float(max(low, core[0] - room)), float(min(high, core[1] + room))
 
 
 def _bulk(values: np.ndarray) -> Interval:

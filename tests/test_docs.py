@@ -1,0 +1,83 @@
+"""The documentation runs, names everything public, and builds."""
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib as mpl
+import pytest
+
+import bures
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = (ROOT / "README.md", *sorted(DOCS.glob("*.md")))
+PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def public_names() -> list[str]:
+    """The names that `bures/__init__.py` imports or defines, and the modules it loads when they are first used."""
+    tree = ast.parse(Path(bures.__file__).read_text())
+    names = [
+        alias.asname or alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    ]
+    names += [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    # `frontends` is public once it has something in it.
+    lazy = [name for name in ("plot", "reference", "support", "frontends") if _is_module(name)]
+    return sorted({name for name in (*names, *lazy) if not name.startswith("_")})
+
+
+def _is_module(name: str) -> bool:
+    folder = Path(bures.__file__).parent
+    return (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_blocks_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    mpl.use("Agg")
+    text = page.read_text()
+    namespace = {"__name__": page.stem}
+    for block in PYTHON_BLOCK.finditer(text):
+        # Blank lines before the block, so that a traceback has the line of the page.
+        source = "\n" * (text.count("\n", 0, block.start()) + 1) + block[1]
+        exec(compile(source, str(page), "exec"), namespace)
+
+
+def test_python_blocks_are_found():
+    assert all(PYTHON_BLOCK.search((DOCS / f"{page}.md").read_text()) for page in ("index", "get_started", "extending"))
+
+
+@pytest.mark.parametrize("name", public_names())
+def test_public_name_is_documented(name):
+    assert inspect.getdoc(getattr(bures, name))
+    directive = rf"auto(function|class|data|module):: (bures\.)?{re.escape(name)}\b"
+    assert re.search(directive, (DOCS / "api.md").read_text()), f"docs/api.md does not document bures.{name}"
+
+
+def test_docs_build_without_warnings(tmp_path):
+    pytest.importorskip("furo")
+    pytest.importorskip("myst_parser")
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-W",
+        "--keep-going",
+        "-q",
+        "-b",
+        "html",
+        str(DOCS),
+        str(tmp_path / "html"),
+    ]
+    result = subprocess.run([*command, "-d", str(tmp_path / "doctrees")], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_pages_link_to_pages_that_exist():
+    for page in DOCS.glob("*.md"):
+        for link in re.findall(r"\]\(([a-z_]+\.md)", page.read_text()):
+            assert (DOCS / link).is_file(), f"{page.name} links to {link}"
