@@ -30,14 +30,14 @@ Callback = Callable[[int, Gaussian, dict[str, float]], bool | None]
 _MAX_STEPS = 10_000  # when the number of steps is left to the stopping rule
 _CAPACITY = 100  # steps in one compiled call, at the most
 _RESPONSE = 0.2  # seconds one compiled call should take: how long Ctrl-C and the progress bar may wait
-_TOLERANCE = 0.05
+_TOLERANCE = 0.02
 
 
 class Fit(eqx.Module):
     """A fitted Gaussian approximation, how it came about, and what can be done with it."""
 
     approximation: Gaussian
-    trace: Trace  # arrays by step: bound, ness, grad_norm, clipped, step_size, min_eigenvalue
+    trace: Trace  # arrays by step: bound, ness, grad_norm, clipped, step_size, gap, min_eigenvalue
     path: tuple[tuple[int, Gaussian], ...]  # the Gaussians after 0, 1, 2, 5, 10, 20, 50, ... steps
     target: Target
     method: Method
@@ -155,8 +155,9 @@ def fit(
     - `objective`, `estimator`, `geometry`: any legal combination; by default IW-ELBO, exact Hessians, whitened.
     - `init`: the first Gaussian; by default the Laplace approximation. Its dtype is the dtype of the fit.
     - `num_steps`: take exactly this many steps; by default, stop when the bound has stopped improving.
-    - `tolerance`: stop (at the latest after `num_steps`) when the last quarter of the run changed the bound by less
-        than this many nats, with 95% confidence; 0.05 when `num_steps` is left out.
+    - `tolerance`: stop (at the latest after `num_steps`) when the optimum is less than this many nats away as far as
+        the geometry can tell, or when the last quarter of the run changed the bound by less than this with 95%
+        confidence; 0.02 when `num_steps` is left out.
     - `progress`: a progress bar on standard error; by default only on a terminal.
     - `callback`: called as `callback(step, approximation, info)` now and then; if it returns True the fit stops.
 
@@ -169,11 +170,11 @@ def fit(
     """
     target = as_target(target, dim)
     check_key(key)
-    method = Method(objective or IWELBO(K=10), estimator or Price(), geometry or Whitened())
+    method = Method(objective or IWELBO(K=10), estimator or Price(M=20), geometry or Whitened())
     if num_steps is not None:
         check_positive_integer("num_steps", num_steps, "Leave it out to stop by itself.")
     if tolerance is not None:
-        check_real("tolerance", tolerance, 0, 1e300, "It is in nats, e.g. 0.05.", open_low=True)
+        check_real("tolerance", tolerance, 0, 1e300, "It is in nats, e.g. 0.02.", open_low=True)
     elif num_steps is None:
         tolerance = _TOLERANCE
     if callback is not None and not callable(callback):

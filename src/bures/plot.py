@@ -5,8 +5,9 @@ left open): save it with `axes.figure.savefig(path)`.
 """
 
 import functools
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import jax
@@ -30,6 +31,7 @@ from bures.target import Target
 # Okabe and Ito's colours, which the colour-blind tell apart. The target and reference draws are always grey.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _ACCENT = _COLOURS[1]
+_DASHES = ("-", "--", "-.", ":")  # so that curves that agree are all seen
 _REFERENCE = "0.8"
 _STYLE = {
     "axes.axisbelow": True,
@@ -129,23 +131,21 @@ def weights_tail(fit: Fit, key: Key[Array, ""], num_samples: int = 10_000, ax: A
     ax = ax or _new_axes(1, (5, 3))[0]
     pool = diagnostics.Pool.draw(key, fit.approximation, fit.target, num_samples)
     log_weights = np.asarray(pool.log_weights, np.float64)
-    khat, threshold = diagnostics.pareto_khat(log_weights), diagnostics.khat_threshold(num_samples)
-    verdict = "trust below" if khat < threshold else "too heavy: trust only below"
-    ax.set_title(f"Pareto k̂ = {khat:.2f} ({verdict} {threshold:.2f})")
+    khat = diagnostics.pareto_khat(log_weights)
+    ax.set_title(_verdict(khat, diagnostics.khat_threshold(num_samples)))
     ax.set(xlabel="importance weight / mean weight", ylabel="share of draws above it")
     ax.set(xscale="log", yscale="log")
-    if not np.any(np.isfinite(log_weights)):
+    if not math.isfinite(khat):
         return ax
-    centred = log_weights - diagnostics.log_evidence(np.nan_to_num(log_weights, nan=-np.inf))[0]
-    shown = np.sort(centred[np.isfinite(centred)])[::-1][: num_samples // 2]
+    centred = log_weights - diagnostics.log_evidence(log_weights)[0]
+    shown = np.sort(centred[centred > math.log(1e-3)])[::-1][: num_samples // 2]
     ax.plot(np.exp(shown), (np.arange(shown.size) + 0.5) / num_samples, ".", color=_COLOURS[0], markersize=3)
     fitted = diagnostics.smooth_log_weights(centred)
     tail = np.sort(fitted[fitted != centred])[::-1]
-    if tail.size:
-        shares = (np.arange(tail.size) + 0.5) / num_samples
-        kept = tail < np.max(centred)  # smoothed weights are cut off at the largest; the distribution is not
-        ax.plot(np.exp(tail[kept]), shares[kept], color=_ACCENT, label="fitted generalised Pareto")
-        ax.legend(loc="lower left")
+    shares = (np.arange(tail.size) + 0.5) / num_samples
+    kept = tail < np.max(centred)  # smoothed weights are cut off at the largest; the distribution is not
+    ax.plot(np.exp(tail[kept]), shares[kept], color=_ACCENT, label="fitted generalised Pareto")
+    ax.legend(loc="lower left")
     return ax
 
 
@@ -160,8 +160,8 @@ def summary(fit: Fit, key: Key[Array, ""]) -> Figure:
         axes = figure.subplot_mosaic("EB\nET", width_ratios=[1.2, 1])
         evolution(fit, axes["E"])
     else:
-        columns = min(3, fit.target.dim)
         count = min(6, fit.target.dim)
+        columns = 2 if count == 4 else min(3, count)
         rows = -(-count // columns)
         figure.set_size_inches(10, 3 + 1.8 * rows)
         top, bottom = cast(Any, figure.subfigures(2, 1, height_ratios=[3, 1.8 * rows]))
@@ -308,8 +308,8 @@ def _draw_marginal(
         inside = draws[(draws[:, i] >= low) & (draws[:, i] <= high), i]
         ax.hist(inside, bins=40, density=True, color=_REFERENCE, label=reference_name)
     x = np.linspace(low, high, 300)
-    for name, q in curves.items():
-        ax.plot(x, stats.norm.pdf(x, float(q.mean[i]), float(q.standard_deviations[i])), label=name)
+    for (name, q), style in zip(curves.items(), _line_styles(), strict=False):
+        ax.plot(x, stats.norm.pdf(x, float(q.mean[i]), float(q.standard_deviations[i])), label=name, **style)
     ax.set(xlim=(low, high), yticks=[])
     ax.spines["left"].set_visible(False)
     ax.locator_params(axis="x", nbins=4)
@@ -319,21 +319,26 @@ def _draw_pair(ax: Axes, i: int, j: int, curves: Mapping[str, Gaussian], draws: 
     views = _view(i, list(curves.values()), draws), _view(j, list(curves.values()), draws)
     if draws is not None:
         counts, x, y = np.histogram2d(draws[:, i], draws[:, j], bins=60, range=views)
-        # Smoothed over a width that shrinks with the number of draws, as in a kernel density estimate.
-        spread = np.mean([np.std(draws[:, k]) / (b - a) for k, (a, b) in zip((i, j), views, strict=True)])
-        density = ndimage.gaussian_filter(counts.T, 60 * float(spread) * len(draws) ** (-1 / 6))
+        # Smoothed over a quarter of a standard deviation, which widens the contours by 3% and no more.
+        widths = [np.std(draws[:, j]) / (y[1] - y[0]), np.std(draws[:, i]) / (x[1] - x[0])]
+        density = ndimage.gaussian_filter(counts.T, [width / 4 for width in widths])
         _fill_contours(ax, (x[1:] + x[:-1]) / 2, (y[1:] + y[:-1]) / 2, density)
-    for (_, q), colour in zip(curves.items(), _COLOURS, strict=False):
-        _draw_ellipses(ax, q, i, j, color=colour, width=1.4)
+    for q, style in zip(curves.values(), _line_styles(), strict=False):
+        _draw_ellipses(ax, q, i, j, width=1.4, **style)
     ax.set(xlim=views[0], ylim=views[1])
+
+
+def _line_styles() -> Iterator[dict[str, Any]]:
+    colours, dashes = itertools.cycle(_COLOURS), itertools.cycle(_DASHES)
+    return ({"color": colour, "linestyle": dash} for colour, dash in zip(colours, dashes, strict=True))
 
 
 def _label_outer(grid: np.ndarray, names: Sequence[str]) -> None:
     for i in range(len(grid)):
         grid[-1, i].set_xlabel(names[i])
-        grid[-1, i].locator_params(axis="x", nbins=2)
+        grid[-1, i].locator_params(axis="x", nbins=2, steps=[1, 2, 5, 10])
         for j in range(i):
-            grid[i, j].locator_params(nbins=2)
+            grid[i, j].locator_params(nbins=2, steps=[1, 2, 5, 10])
             grid[i, j].tick_params(labelleft=j == 0)
         if i > 0:
             grid[i, 0].set_ylabel(names[i])
@@ -384,6 +389,15 @@ def _resampled(fit: Fit, key: Key[Array, ""]) -> np.ndarray | None:
         return np.asarray(fit.resample(key, 4000))
     except ValueError:  # no draw of positive density: there is nothing to compare with
         return None
+
+
+def _verdict(khat: float, threshold: float) -> str:
+    if khat == -math.inf:
+        return "All importance weights are equal: the approximation is exact"
+    if not math.isfinite(khat):
+        return "Importance weights not finite, or all on a few draws: not to be trusted"
+    advice = "trust below" if khat < threshold else "too heavy: trust only below"
+    return f"Pareto k̂ = {khat:.2f} ({advice} {threshold:.2f})"
 
 
 def _describe(objective: AbstractObjective) -> str:

@@ -1,0 +1,150 @@
+"""Saved fits: bit for bit back, atomic, and never half-read."""
+
+import hashlib
+import os
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import bures
+
+METHODS = {
+    "bures-wasserstein": dict(
+        objective=bures.IWELBO(K=3), estimator=bures.Price(M=8), geometry=bures.BuresWasserstein(0.3)
+    ),
+    "forward-backward": dict(
+        objective=bures.ELBO(), estimator=bures.Stein(M=8, draws="sobol"), geometry=bures.ForwardBackward(0.1)
+    ),
+    "euclidean": dict(
+        objective=bures.VRIWAE(K=3, alpha=0.25), estimator=bures.Reparameterised(M=8), geometry=bures.Euclidean(0.05)
+    ),
+    "whitened": dict(
+        objective=bures.IWELBO(K=3), estimator=bures.Price(M=8, permutations=4), geometry=bures.Whitened()
+    ),
+}
+
+
+def start() -> bures.Gaussian:
+    return bures.Gaussian.from_moments(jnp.array([6.0, 12.0]), 5 * jnp.eye(2))
+
+
+def fitted(num_steps: int, method: dict) -> bures.Fit:
+    return bures.fit(bures.models.eggbox(), key=jax.random.key(3), init=start(), num_steps=num_steps, **method)
+
+
+def assert_same(first: bures.Fit, second: bures.Fit) -> None:
+    assert first.outcome is second.outcome
+    one = jax.tree.leaves((first.approximation, first.trace, first.path, first.carry))
+    two = jax.tree.leaves((second.approximation, second.trace, second.path, second.carry))
+    assert len(one) == len(two)
+    for a, b in zip(one, two, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_saved_and_resumed_fit_equals_an_uninterrupted_one(tmp_path, name):
+    whole = fitted(61, METHODS[name])
+    path = tmp_path / "half.fit"
+    half = fitted(17, METHODS[name])
+    half.save(path)
+    loaded = bures.load(path, target=bures.models.eggbox())
+    assert_same(loaded, half)
+    assert_same(loaded.resume(44), whole)
+
+
+def test_a_loaded_fit_can_do_all_a_fit_can(tmp_path, key):
+    path = tmp_path / "a.fit"
+    fit = fitted(30, METHODS["bures-wasserstein"])
+    fit.save(path)
+    loaded = bures.load(path, target=bures.models.eggbox())
+    assert str(loaded.diagnose(key)) == str(fit.diagnose(key))
+    assert str(loaded) == str(fit)
+    np.testing.assert_array_equal(loaded.resample(key, 10), fit.resample(key, 10))
+
+
+@pytest.fixture
+def saved(tmp_path) -> Path:
+    path = tmp_path / "saved.fit"
+    fitted(5, METHODS["bures-wasserstein"]).save(path)
+    return path
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.01, 0.5, 0.99])
+def test_a_file_cut_short_is_refused(saved, share):
+    content = saved.read_bytes()
+    saved.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(ValueError, match=r"not a saved fit|cut short"):
+        bures.load(saved, target=bures.models.eggbox())
+
+
+@pytest.mark.parametrize("place", [70, 100, 500, -1])
+def test_an_edited_file_is_refused(saved, place):
+    content = bytearray(saved.read_bytes())
+    content[place] ^= 1
+    saved.write_bytes(bytes(content))
+    with pytest.raises(ValueError, match="cut short or changed"):
+        bures.load(saved, target=bures.models.eggbox())
+
+
+def test_another_version_is_refused_by_its_number(saved):
+    saved.write_bytes(saved.read_bytes().replace(b"bures-fit 1\n", b"bures-fit 99\n", 1))
+    with pytest.raises(ValueError, match="version '99'"):
+        bures.load(saved, target=bures.models.eggbox())
+
+
+def test_a_payload_that_is_not_an_archive_is_refused(saved):
+    payload = b"not a zip"
+    saved.write_bytes(b"bures-fit 1\n" + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload)
+    with pytest.raises(ValueError, match="cannot be read"):
+        bures.load(saved, target=bures.models.eggbox())
+
+
+def test_another_target_is_refused(saved):
+    with pytest.raises(ValueError, match=r"target must be the one"):
+        bures.load(saved, target=bures.models.banana())
+    with pytest.raises(ValueError, match=r"target must be the one"):
+        bures.load(saved, target=bures.models.banana(dim=3))
+
+
+def test_a_missing_file_and_a_wrong_option(saved, tmp_path):
+    with pytest.raises(FileNotFoundError):
+        bures.load(tmp_path / "none.fit", target=bures.models.eggbox())
+    with pytest.raises(ValueError, match="load's options"):
+        bures.load(saved, target=bures.models.eggbox(), geometri=bures.Whitened())
+
+
+@pytest.mark.parametrize("name", ["missing/a.fit", "folder", "file/a.fit"])
+def test_a_path_that_cannot_be_written(tmp_path, name):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("")
+    fit = fitted(5, METHODS["bures-wasserstein"])
+    with pytest.raises(OSError, match="path must be a file that can be written"):
+        fit.save(tmp_path / name)
+    assert sorted(os.listdir(tmp_path)) == ["file", "folder"]  # nothing left behind
+
+
+def test_an_optimiser_of_ones_own_is_passed_again(tmp_path):
+    path = tmp_path / "own.fit"
+    geometry = bures.Euclidean(optax.sgd(0.01, momentum=0.9))
+    method = dict(objective=bures.ELBO(), estimator=bures.Price(M=8), geometry=geometry)
+    fitted(11, method).save(path)
+    with pytest.raises(ValueError, match="geometry must be passed to load"):
+        bures.load(path, target=bures.models.eggbox())
+    with pytest.raises(ValueError, match="geometry must be the one of the saved fit"):
+        bures.load(path, target=bures.models.eggbox(), geometry=bures.BuresWasserstein(0.1))
+    loaded = bures.load(path, target=bures.models.eggbox(), geometry=geometry)
+    assert_same(loaded.resume(9), fitted(20, method))
+
+
+def test_float32_fits_come_back_in_float32(tmp_path):
+    target = bures.Target(lambda z: -jnp.sum(z**2) / 2, 2)
+    init = bures.Gaussian(jnp.ones(2, jnp.float32), jnp.eye(2, dtype=jnp.float32))
+    fit = bures.fit(target, key=jax.random.key(0), init=init, num_steps=5)
+    fit.save(tmp_path / "f.fit")
+    loaded = bures.load(tmp_path / "f.fit", target=target)
+    assert loaded.approximation.mean.dtype == jnp.float32
+    assert_same(loaded.resume(5), fit.resume(5))
