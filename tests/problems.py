@@ -70,11 +70,11 @@ def with_arrays(module):
     return jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, float) else x, module)
 
 
-def assert_within_standard_errors(estimate, expected, error, multiple=4.0, floor=1e-12):
+def assert_within_standard_errors(estimate, expected, error, multiple=4.0, floor=1e-12, case=""):
     """Every coordinate within so many standard errors (and a floor for rounding)."""
     estimate, expected, error = np.asarray(estimate), np.asarray(expected), np.asarray(error)
     excess = np.abs(estimate - expected) - multiple * error - floor * (1 + np.abs(expected))
-    assert np.all(excess <= 0), f"{estimate} is not {expected} within {multiple} standard errors of {error}"
+    assert np.all(excess <= 0), f"{case} {estimate} is not {expected} within {multiple} errors of {error}"
 
 
 def mean_and_error(replicates):

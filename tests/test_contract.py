@@ -13,12 +13,7 @@ from problems import regression_data
 import bures
 
 OBJECTIVES = [bures.ELBO(), bures.IWELBO(K=3), bures.VRIWAE(K=3, alpha=0.5)]
-ESTIMATORS = [
-    bures.Price(M=4),
-    bures.Price(M=4, indices="last", draws="sobol"),
-    bures.Stein(M=16, permutations=2),
-    bures.Reparameterised(M=16),
-]
+ESTIMATORS = [bures.Price(M=4), bures.Stein(M=16, permutations=2), bures.Reparameterised(M=16, draws="sobol")]
 GEOMETRIES = [
     bures.BuresWasserstein(step_size=0.1),
     bures.ForwardBackward(step_size=0.1),
@@ -32,23 +27,20 @@ def is_legal(objective, geometry):
 
 
 METHODS = [
-    pytest.param(
-        {"objective": objective, "estimator": estimator, "geometry": geometry},
-        id="-".join(type(part).__name__ for part in (objective, estimator, geometry)),
-    )
+    {"objective": objective, "estimator": estimator, "geometry": geometry}
     for objective, estimator, geometry in itertools.product(OBJECTIVES, ESTIMATORS, GEOMETRIES)
     if is_legal(objective, geometry)
 ]
 # One of each geometry, for what the loop adds.
 GEOMETRY_METHODS = [
-    pytest.param(
-        {"objective": objective, "estimator": bures.Price(M=4), "geometry": geometry},
-        id=type(geometry).__name__,
-    )
-    for objective, geometry in zip(
-        [OBJECTIVES[1], OBJECTIVES[0], OBJECTIVES[2], OBJECTIVES[1]], GEOMETRIES, strict=True
-    )
+    {"objective": objective, "estimator": bures.Price(M=4), "geometry": geometry}
+    for objective, geometry in zip([OBJECTIVES[i] for i in (1, 0, 2, 1)], GEOMETRIES, strict=True)
 ]
+DTYPES = [jnp.float32, jnp.float64]
+
+
+def name_of(method):
+    return "-".join(type(part).__name__ for part in method.values())
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +52,6 @@ def start(dtype=jnp.float64):
     return bures.Gaussian(jnp.array([0.3, -0.2], dtype), jnp.array([[1.0, 0.0], [0.3, 0.7]], dtype))
 
 
-@eqx.filter_jit
 def run(key, q, target, method, num_steps=5):
     """The user's own loop: `lax.scan` over `bures.step`."""
 
@@ -70,42 +61,48 @@ def run(key, q, target, method, num_steps=5):
     return jax.lax.scan(body, bures.init(target, init=q, **method), jnp.arange(num_steps))
 
 
+def quick_jit(function):
+    """`jax.jit`, with less time spent on the speed of a program that runs once."""
+    return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0})
+
+
 def leaves_equal(first, second):
     pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
     return all(np.array_equal(np.asarray(a), np.asarray(b)) for a, b in pairs)
 
 
 def float_dtypes(tree):
-    return {leaf.dtype for leaf in jax.tree.leaves(tree) if eqx.is_inexact_array(leaf)}
+    return {leaf.dtype for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)}
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_steps_under_jit_vmap_and_scan(method, target):
+@pytest.mark.parametrize("dtype", DTYPES, ids=["float32", "float64"])
+@pytest.mark.parametrize("method", METHODS, ids=name_of)
+def test_the_dtype_of_the_start_is_kept(method, dtype, target):
+    out = jax.eval_shape(lambda key, q: run(key, q, target, method), jax.random.key(0), start(dtype))
+    assert float_dtypes(out) == {jnp.dtype(dtype)}
+
+
+@pytest.mark.parametrize(
+    ("method", "dtype"),
+    [pytest.param(method, DTYPES[i % 2], id=name_of(method)) for i, method in enumerate(METHODS)],
+)
+def test_steps_under_jit_vmap_and_scan(method, dtype, target):
+    """In float32 and float64 by turns, to save compilations."""
     keys = jax.random.split(jax.random.key(1), 3)
-    many = eqx.filter_jit(lambda keys: jax.vmap(lambda key: run(key, start(), target, method))(keys))
-    states, infos = many(keys)
-    assert leaves_equal((states, infos), many(keys))  # deterministic
+    many = quick_jit(jax.vmap(lambda key, q: run(key, q, target, method), in_axes=(0, None)))
+    states, infos = many(keys, start(dtype))
+    assert leaves_equal((states, infos), many(keys, start(dtype)))  # deterministic
     q = states.approximation
     assert q.mean.shape == (3, 2)
     assert q.chol.shape == (3, 2, 2)
     assert infos.bound.shape == (3, 5)
     assert np.all(infos.finite)
-    assert float_dtypes((states, infos)) == {jnp.dtype("float64")}
     assert np.all(np.isfinite(infos.bound))
     assert np.all(np.isfinite(infos.grad_norm))
-    assert np.all((infos.ness > 0) & (infos.ness <= 1 + 1e-12))
+    assert np.all((infos.ness > 0) & (infos.ness <= 1 + 1e-6))
     assert np.all(np.asarray(q.chol)[:, 0, 1] == 0)
     assert np.all(np.diagonal(q.chol, axis1=1, axis2=2) > 0)
     assert not np.array_equal(q.mean[0], q.mean[1])
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_float32_is_kept_and_close_to_float64(method, target):
-    state, info = run(jax.random.key(1), start(jnp.float32), target, method)
-    assert float_dtypes((state, info)) == {jnp.dtype("float32")}
-    assert np.all(info.finite)
-    assert np.all(np.isfinite(state.approximation.chol))
-    assert np.all(np.diagonal(state.approximation.chol) > 0)
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES[1:], ids=str)
@@ -119,58 +116,69 @@ def test_illegal_pairs_are_refused_with_the_reason(objective, estimator, target)
         bures.init(target, init=start(), **method)
 
 
-@pytest.mark.parametrize("method", GEOMETRY_METHODS)
-def test_the_loop_takes_the_steps_of_the_pure_pair(method, target):
-    key = jax.random.key(2)
-    result = bures.fit(target, key=key, init=start(), num_steps=5, **method)
-    state, info = run(key, start(), target, method)
-    np.testing.assert_allclose(result.approximation.mean, state.approximation.mean, rtol=1e-10, atol=1e-13)
-    np.testing.assert_allclose(result.approximation.chol, state.approximation.chol, rtol=1e-10, atol=1e-13)
-    for name in info.names:
-        np.testing.assert_allclose(result.trace[name], info[name], rtol=1e-9, atol=1e-12, err_msg=name)
-
-
-@pytest.mark.parametrize("method", GEOMETRY_METHODS)
-def test_watching_does_not_change_a_fit(method, target, capsys):
-    key = jax.random.key(3)
+@pytest.mark.parametrize("method", GEOMETRY_METHODS, ids=name_of)
+def test_fits_watched_repeated_and_vmapped_are_the_same(method, target, capsys):
+    keys = jax.random.split(jax.random.key(4), 10)
     seen = []
+
+    def fit(key, **options):
+        return bures.fit(target, key=key, init=start(), num_steps=12, **method, **options)
 
     def callback(step, q, info):
         seen.append((step, q, info))
-        q.sample(key, 3)
+        q.sample(keys[0], 3)
 
-    plain = bures.fit(target, key=key, init=start(), num_steps=12, **method)
-    watched = bures.fit(target, key=key, init=start(), num_steps=12, progress=True, callback=callback, **method)
-    watched.diagnose(key, 100)
-    watched.resample(key, 5)
-    again = bures.fit(target, key=key, init=start(), num_steps=12, progress=False, **method)
+    # Watching does not change a fit.
+    alone = [fit(key) for key in keys]
+    watched = fit(keys[0], progress=True, callback=callback)
+    watched.diagnose(keys[0], 100)
+    watched.resample(keys[0], 5, K=2)
+    again = fit(keys[0], progress=False)
     assert "12/12" in capsys.readouterr().err
-    assert leaves_equal(plain.carry, watched.carry)
-    assert leaves_equal(plain.trace, watched.trace)
-    assert leaves_equal(plain.carry, again.carry)
+    for other in (watched, again):
+        assert leaves_equal(alone[0].carry, other.carry)
+        assert leaves_equal(alone[0].trace, other.trace)
     assert [step for step, _, _ in seen] == [1, 2, 5, 10]
     assert set(seen[0][2]) >= {"bound", "ness", "grad_norm", "clipped", "step_size", "min_eigenvalue"}
 
-
-@pytest.mark.parametrize("method", GEOMETRY_METHODS)
-def test_vmapped_fits_are_the_separate_fits(method, target):
-    keys = jax.random.split(jax.random.key(4), 10)
-
-    def fit(key):
-        return bures.fit(target, key=key, init=start(), num_steps=8, **method)
-
+    # Ten fits under vmap are the ten fits, to rounding.
     def summary(key):
         result = fit(key)
         return result.approximation, result.trace, result.outcome_code
 
-    q, trace, codes = jax.jit(jax.vmap(summary))(keys)
+    q, trace, codes = quick_jit(jax.vmap(summary))(keys)
     assert np.all(codes == bures.Outcome.MAX_STEPS.value)
-    assert trace.bound.shape == (10, 8)
-    for i, key in enumerate(keys):
-        alone = fit(key)
-        np.testing.assert_allclose(q.mean[i], alone.approximation.mean, rtol=1e-9, atol=1e-12)
-        np.testing.assert_allclose(q.chol[i], alone.approximation.chol, rtol=1e-9, atol=1e-12)
-        np.testing.assert_allclose(trace.bound[i], alone.trace.bound, rtol=1e-9, atol=1e-12)
+    for i, result in enumerate(alone):
+        np.testing.assert_allclose(q.mean[i], result.approximation.mean, rtol=1e-8, atol=1e-11)
+        np.testing.assert_allclose(q.chol[i], result.approximation.chol, rtol=1e-8, atol=1e-11)
+        for name in trace.names:
+            np.testing.assert_allclose(trace[name][i], result.trace[name], rtol=1e-8, atol=1e-11, err_msg=name)
+
+
+def test_the_loop_takes_the_steps_of_the_pure_pair(target):
+    method = GEOMETRY_METHODS[-1]
+    key = jax.random.key(2)
+    result = bures.fit(target, key=key, init=start(), num_steps=5, **method)
+    state, info = quick_jit(lambda key, q: run(key, q, target, method))(key, start())
+    np.testing.assert_allclose(result.approximation.mean, state.approximation.mean, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(result.approximation.chol, state.approximation.chol, rtol=1e-9, atol=1e-12)
+    for name in info.names:
+        np.testing.assert_allclose(result.trace[name], info[name], rtol=1e-8, atol=1e-11, err_msg=name)
+
+
+def test_constants_may_be_closed_over_under_jit(target):
+    """A start that is a constant of the compiled function is no tracer, but operations on it are."""
+    q = start()
+    method = GEOMETRY_METHODS[1]
+
+    def last(key):
+        return bures.fit(target, key=key, init=q, num_steps=2, **method).approximation
+
+    jax.eval_shape(last, jax.random.key(0))
+    jax.eval_shape(lambda key: run(key, q, target, method), jax.random.key(0))
+    mean, covariance = np.zeros(2), np.eye(2)
+    jax.eval_shape(lambda x: x * bures.Gaussian.from_moments(mean, covariance).mean, 1.0)
+    jax.eval_shape(lambda x: x * bures.Gaussian(jnp.asarray(mean), q.chol).mean, 1.0)
 
 
 def test_vmap_over_starts_and_targets(target):
@@ -208,9 +216,9 @@ def test_a_different_step_size_does_not_compile_again(target):
     assert traces == before
 
 
-@pytest.mark.parametrize("optimizer", [optax.sgd(0.05, momentum=0.9), optax.adamw(0.01), optax.rmsprop(0.01)])
+@pytest.mark.parametrize("optimizer", [optax.sgd(0.05, momentum=0.9), optax.adamw(0.01)], ids=["sgd", "adamw"])
 def test_any_optax_optimiser_keeps_the_contract(optimizer, target):
     method = {"objective": bures.ELBO(), "estimator": bures.Stein(M=16), "geometry": bures.Euclidean(optimizer)}
-    state, info = run(jax.random.key(7), start(), target, method)
+    state, info = quick_jit(lambda key, q: run(key, q, target, method))(jax.random.key(7), start())
     assert np.all(info.finite)
     assert not np.array_equal(state.approximation.mean, start().mean)

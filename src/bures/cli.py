@@ -2,6 +2,7 @@
 
 import enum
 import importlib.util
+import inspect
 import sys
 import traceback
 from collections.abc import Callable
@@ -66,12 +67,12 @@ def fit(
     objective: Annotated[
         ObjectiveName | None, typer.Option(help="The bound to maximise. [default: chosen by bures]")
     ] = None,
-    k: Annotated[int, typer.Option("--K", "-K", help="Draws in a tuple (iwelbo, vriwae).")] = 10,
-    alpha: Annotated[float, typer.Option(help="Rényi power of vriwae: 0 is iwelbo, 1 is elbo.")] = 0.1,
+    k: Annotated[int | None, typer.Option("--K", "-K", help="Draws in a tuple (iwelbo, vriwae).")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Rényi power of vriwae: 0 is iwelbo, 1 is elbo.")] = None,
     estimator: Annotated[EstimatorName | None, typer.Option(help="Hessians, gradients only, or plain.")] = None,
-    m: Annotated[int, typer.Option("--M", "-M", help="Tuples drawn at each step.")] = 100,
-    indices: Annotated[Indices, typer.Option(help="Draws of a tuple that give derivatives.")] = Indices.all,
-    draws: Annotated[Draws, typer.Option(help="Independent or quasi-random draws.")] = Draws.iid,
+    m: Annotated[int | None, typer.Option("--M", "-M", help="Tuples drawn at each step.")] = None,
+    indices: Annotated[Indices | None, typer.Option(help="Draws of a tuple that give derivatives.")] = None,
+    draws: Annotated[Draws | None, typer.Option(help="Independent or quasi-random draws.")] = None,
     geometry: Annotated[GeometryName | None, typer.Option(help="How a gradient becomes a step.")] = None,
     step_size: Annotated[float | None, typer.Option(help="Needed by every geometry but whitened.")] = None,
     init_mean: Annotated[str | None, typer.Option(help="Start here, e.g. 6,12. [default: Laplace]")] = None,
@@ -89,7 +90,7 @@ def fit(
 
     - `bures fit logistic`: nothing to tune.
 
-    - `bures fit eggbox --objective iwelbo -K 5 --geometry bures-wasserstein --step-size 0.5 --init-mean 6,12
+    - `bures fit eggbox -K 5 -M 100 --indices last --geometry bures-wasserstein --step-size 0.5 --init-mean 6,12
       --init-variance 5 --num-steps 1000`: the paper's eggbox run.
 
     - `bures fit model.py:log_density --dim 3`: your own log density.
@@ -164,32 +165,48 @@ def _load_attribute(path: Path, attribute: str) -> Any:
     return getattr(module, attribute)
 
 
-def _make_objective(name: ObjectiveName | None, k: int, alpha: float) -> Any:
+def _given(**options: Any) -> dict[str, Any]:
+    """The options that were given, as plain values."""
+    return {
+        name: value.value if isinstance(value, enum.Enum) else value
+        for name, value in options.items()
+        if value is not None
+    }
+
+
+def _make_objective(name: ObjectiveName | None, k: int | None, alpha: float | None) -> Any:
     import bures
 
-    match name:
-        case None:
-            return None
-        case ObjectiveName.elbo:
-            return bures.ELBO()
-        case ObjectiveName.iwelbo:
-            return bures.IWELBO(K=k)
-        case ObjectiveName.vriwae:
-            return bures.VRIWAE(K=k, alpha=alpha)
+    options = _given(K=k, alpha=alpha)
+    if name is None and options:
+        name = ObjectiveName.iwelbo if alpha is None else ObjectiveName.vriwae
+    kinds = {ObjectiveName.elbo: bures.ELBO, ObjectiveName.iwelbo: bures.IWELBO, ObjectiveName.vriwae: bures.VRIWAE}
+    return None if name is None else _construct(f"--objective {name}", kinds[name], options)
 
 
-def _make_estimator(name: EstimatorName | None, m: int, indices: Indices, draws: Draws) -> Any:
+def _make_estimator(name: EstimatorName | None, m: int | None, indices: Indices | None, draws: Draws | None) -> Any:
     import bures
 
-    match name:
-        case None:
-            return None
-        case EstimatorName.price:
-            return bures.Price(M=m, indices=indices.value, draws=draws.value)
-        case EstimatorName.stein:
-            return bures.Stein(M=m, indices=indices.value, draws=draws.value)
-        case EstimatorName.reparameterised:
-            return bures.Reparameterised(M=m, draws=draws.value)
+    options = _given(M=m, indices=indices, draws=draws)
+    if name is None and options:
+        name = EstimatorName.price
+    kinds = {
+        EstimatorName.price: bures.Price,
+        EstimatorName.stein: bures.Stein,
+        EstimatorName.reparameterised: bures.Reparameterised,
+    }
+    return None if name is None else _construct(f"--estimator {name}", kinds[name], options)
+
+
+def _construct(flag: str, kind: Callable[..., Any], options: dict[str, Any]) -> Any:
+    """Call a constructor, with an error that speaks of flags if an option does not fit it or is missing."""
+    parameters = inspect.signature(kind).parameters
+    if unknown := set(options) - set(parameters):
+        raise ValueError(f"{flag} takes no --{sorted(unknown)[0]}. Leave it out.")
+    required = {name for name, parameter in parameters.items() if parameter.default is inspect.Parameter.empty}
+    if missing := required - set(options):
+        raise ValueError(f"{flag} needs --{sorted(missing)[0]}, e.g. -K 10 or --alpha 0.1.")
+    return kind(**options)
 
 
 def _make_geometry(name: GeometryName | None, step_size: float | None) -> Any:

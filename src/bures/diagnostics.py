@@ -18,6 +18,7 @@ from bures.target import Target
 
 # Draws are evaluated in blocks of this many, so that memory does not grow with their number.
 _BLOCK = 1024
+_CLOSE = 0.9  # nESS from which plain draws are as good as corrected ones
 
 
 @eqx.filter_jit
@@ -87,10 +88,15 @@ class Diagnostics:
         """What k̂ says, and what to do about it."""
         if self.khat == math.inf or math.isnan(self.khat):
             return "The weights are degenerate or not finite: do not use this approximation. Try a wider init."
-        if self.khat < 0.5 * self.khat_threshold:
+        if self.trustworthy and self.ness >= _CLOSE:
             return "The approximation is close to the target: use its draws as they are, or resample them."
-        if self.khat < self.khat_threshold:
+        if self.trustworthy:
             return "Usable: take fit.resample draws, which importance weights correct, instead of plain ones."
+        if self.ness >= _CLOSE:
+            return (
+                "The bulk of the target is matched, but its tails are heavier than the approximation's: "
+                "do not trust tail probabilities, nor importance weights to correct them; check those by MCMC."
+            )
         return (
             "Do not trust this approximation: its weights are too heavy-tailed to correct. Try an IW objective "
             "with larger K, a wider init, a reparameterised model, or MCMC started from here."

@@ -7,7 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, UInt32
 
+from bures.check import fail
+
 _BITS = 32
+_MAX_DIM = 21201  # as far as the direction numbers go
 
 
 def iid(key: Key[Array, ""], n: int, dim: int, dtype: jnp.dtype) -> Float[Array, "n dim"]:
@@ -20,6 +23,8 @@ def sobol(key: Key[Array, ""], n: int, dim: int, dtype: jnp.dtype) -> Float[Arra
 
     The randomisation is Matoušek's: a random lower triangular bit matrix for each dimension, then a digital shift.
     """
+    if dim > _MAX_DIM:
+        raise fail("draws", f"'iid' for more than {_MAX_DIM} dimensions (here K * dim = {dim})", "sobol", "Use iid.")
     key_matrix, key_shift = jax.random.split(key)
     columns = _scramble(key_matrix, jnp.asarray(_direction_numbers(dim, n)))
     points = jnp.zeros((1, dim), jnp.uint32)

@@ -19,10 +19,10 @@ from bures.diagnostics import Diagnostics, Pool
 from bures.estimator import AbstractEstimator, Price
 from bures.gaussian import Gaussian
 from bures.geometry import AbstractGeometry, Whitened
-from bures.laplace import laplace
 from bures.loop import Carry, Method, State, Trace, advance, init as init_state
 from bures.objective import IWELBO, AbstractObjective
 from bures.outcome import Outcome, has_converged, has_diverged
+from bures.start import find_start
 from bures.target import Target, as_target
 
 Callback = Callable[[int, Gaussian, dict[str, float]], bool | None]
@@ -31,6 +31,7 @@ _MAX_STEPS = 10_000  # when the number of steps is left to the stopping rule
 _CAPACITY = 100  # steps in one compiled call, at the most
 _RESPONSE = 0.2  # seconds one compiled call should take: how long Ctrl-C and the progress bar may wait
 _TOLERANCE = 0.02
+_START = 2**32 - 1  # folded into the key for the search of a start: no step has this number
 
 
 class Fit(eqx.Module):
@@ -124,7 +125,8 @@ class Fit(eqx.Module):
     def resume(self, num_steps: int, *, progress: bool | None = None, callback: Callback | None = None) -> "Fit":
         """The fit after `num_steps` more steps, bit for bit what an uninterrupted fit would have been."""
         check_positive_integer("num_steps", num_steps, "It is the number of further steps.")
-        return _run(self, self.num_steps + num_steps, None, progress, callback)
+        unsettled = eqx.tree_at(lambda fit: fit.carry.calm, self, jnp.zeros_like(self.carry.calm))
+        return _run(unsettled, self.num_steps + num_steps, None, progress, callback)
 
     def __str__(self) -> str:
         method = self.method
@@ -153,7 +155,8 @@ def fit(
     - `target`: a `Target`, or a JAX log density `(dim,) -> scalar` together with `dim`.
     - `key`: a typed key, `jax.random.key(0)`. Step t uses `fold_in(key, t)`.
     - `objective`, `estimator`, `geometry`: any legal combination; by default IW-ELBO, exact Hessians, whitened.
-    - `init`: the first Gaussian; by default the Laplace approximation. Its dtype is the dtype of the fit.
+    - `init`: the first Gaussian; by default one close to a mode, or a wider one that sees more mass. Its dtype is the
+        dtype of the fit.
     - `num_steps`: take exactly this many steps; by default, stop when the bound has stopped improving.
     - `tolerance`: stop (at the latest after `num_steps`) when the optimum is less than this many nats away as far as
         the geometry can tell, or when the last quarter of the run changed the bound by less than this with 95%
@@ -179,7 +182,7 @@ def fit(
         tolerance = _TOLERANCE
     if callback is not None and not callable(callback):
         raise fail("callback", "a function (step, approximation, info)", callback, "Leave it out if not needed.")
-    q = init if init is not None else _default_start(target)
+    q = init if init is not None else _default_start(key, target)
     state = init_state(target, init=q, objective=method.objective, estimator=method.estimator, geometry=method.geometry)
     start = Fit(q, _no_trace(q.mean.dtype), ((0, q),), target, method, key, Carry.start(state), Outcome.MAX_STEPS.value)
     if is_traced(key, target, q, method):
@@ -189,14 +192,11 @@ def fit(
     return _run(start, num_steps or _MAX_STEPS, tolerance, progress, callback)
 
 
-def _default_start(target: Target) -> Gaussian:
-    """The Laplace approximation from the origin, or a standard normal where there is none."""
-    if is_traced(target):
+def _default_start(key: Key[Array, ""], target: Target) -> Gaussian:
+    """A start found by looking at the target; under JAX transformations, where one cannot look, N(0, I)."""
+    if is_traced(key, target):
         return Gaussian.standard(target.dim)
-    try:
-        return laplace(target)
-    except ValueError:
-        return Gaussian.standard(target.dim)
+    return find_start(jax.random.fold_in(key, _START), target)
 
 
 def _no_trace(dtype: jnp.dtype) -> Trace:

@@ -336,9 +336,10 @@ def _line_styles() -> Iterator[dict[str, Any]]:
 def _label_outer(grid: np.ndarray, names: Sequence[str]) -> None:
     for i in range(len(grid)):
         grid[-1, i].set_xlabel(names[i])
-        grid[-1, i].locator_params(axis="x", nbins=2, steps=[1, 2, 5, 10])
+        grid[-1, i].locator_params(axis="x", nbins=2)
+        grid[-1, i].tick_params(axis="x", rotation=45)
         for j in range(i):
-            grid[i, j].locator_params(nbins=2, steps=[1, 2, 5, 10])
+            grid[i, j].locator_params(nbins=2)
             grid[i, j].tick_params(labelleft=j == 0)
         if i > 0:
             grid[i, 0].set_ylabel(names[i])

@@ -166,7 +166,7 @@ def sum_in_blocks(
 
 def _split(n: int, width: int) -> tuple[int, int]:
     """The number of equal blocks for n rows, and their size."""
-    blocks = min(n, math.ceil(n * width / _BLOCK_ELEMENTS))
+    blocks = max(1, min(n, math.ceil(n * width / _BLOCK_ELEMENTS)))
     return blocks, math.ceil(n / blocks)
 
 
