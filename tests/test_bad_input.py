@@ -4,11 +4,11 @@ The type checker of the test suite is off here: users do not run it, and it woul
 """
 
 import math
+import re
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -19,12 +19,7 @@ from bures.diagnostics import diagnose, forward_kl
 from bures.support import Interval, Positive
 
 
-@pytest.fixture(autouse=True)
-def without_type_checker():
-    before = jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", before)
+pytestmark = pytest.mark.usefixtures("unchecked_types")
 
 
 def log_density(z):
@@ -97,7 +92,6 @@ REFUSED = {
     "optimiser a string": (lambda: bures.Euclidean("adam"), ["optimizer", "'adam'", "optax"]),
     "clipping negative": (lambda: bures.Euclidean(0.1, max_grad_norm=-1.0), ["max_grad_norm", "-1.0"]),
     "trust radius zero": (lambda: bures.Whitened(trust_radius=0.0), ["trust_radius", "2.0"]),
-    "burn-in negative": (lambda: bures.Whitened(burn_in=-1), ["burn_in", "-1"]),
     "clip reversed": (lambda: bures.BuresWasserstein(0.1, clip=(1.5, 0.1)), ["clip[0]", "1.5", "positive"]),
     "clip a list": (lambda: bures.BuresWasserstein(0.1, clip=[0.1, 1.5]), ["clip", "pair", "(0.1, 1.5)"]),
     "clip of three": (lambda: bures.BuresWasserstein(0.1, clip=(0.1, 1.0, 1.5)), ["clip", "pair"]),
@@ -266,7 +260,7 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused_with_the_argument_and_the_remedy(case):
     action, words = REFUSED[case]
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match=re.escape(words[0])) as caught:
         action()
     message = str(caught.value)
     missing = [word for word in words if word not in message]
@@ -343,8 +337,8 @@ def test_huge_step_ends_with_the_best_gaussian():
     assert np.array_equal(result.approximation.mean, Q.mean)
 
 
-@settings(max_examples=60, deadline=None)
-@given(mean=st.lists(st.integers(1, 4), min_size=0, max_size=3), chol=st.lists(st.integers(1, 4), max_size=3))
+@settings(max_examples=40, deadline=None)
+@given(mean=st.lists(st.integers(1, 3), max_size=2), chol=st.lists(st.integers(1, 3), max_size=3))
 def test_shapes_of_a_gaussian(mean, chol):
     """Any pair of shapes either makes a Gaussian of the mean's dimension or is refused by name."""
     factor = jnp.eye(*chol) if len(chol) == 2 else jnp.ones(chol)

@@ -173,7 +173,7 @@ def fit(
     """
     target = as_target(target, dim)
     check_key(key)
-    method = Method(objective or IWELBO(K=10), estimator or Price(M=20), geometry or Whitened())
+    method = Method(objective or IWELBO(K=10), estimator or Price(M=100, permutations=8), geometry or Whitened())
     if num_steps is not None:
         check_positive_integer("num_steps", num_steps, "Leave it out to stop by itself.")
     if tolerance is not None:
@@ -327,3 +327,4 @@ def _progress_bar(progress: bool | None, total: int, done: int) -> Iterator[Call
                 bar.update(task, completed=count, status=status)
 
         yield report
+        bar.update(task, total=bar.tasks[task].completed)  # done, be it early

@@ -68,6 +68,12 @@ def _styled[**P, R](draw: Callable[P, R]) -> Callable[P, R]:
 # ---- A fit ----------------------------------------------------------------------------------------------------------
 
 
+def _last_label(fit: Fit) -> str:
+    """What the fitted Gaussian is: the last one, or the one the fit fell back to."""
+    is_last = bool(jnp.all(fit.approximation.mean == fit.state.approximation.mean))
+    return f"{fit.num_steps} (final)" if is_last else "the best, returned"
+
+
 @_styled
 def evolution(fit: Fit, ax: Axes | None = None, samples: Any = None) -> Axes:
     """The path of a fit in the plane: ellipses of 1 and 2 standard deviations over the target's density.
@@ -85,7 +91,7 @@ def evolution(fit: Fit, ax: Axes | None = None, samples: Any = None) -> Axes:
     ramp = mpl.colormaps["Blues"](np.linspace(0.35, 1, max(len(path), 1)))
     for (step, q), colour in zip(path, ramp, strict=False):
         _draw_ellipses(ax, q, color=colour, width=1.2, label=f"{step}")
-    _draw_ellipses(ax, fit.approximation, color=_ACCENT, width=2.4, label=f"{fit.num_steps} (final)")
+    _draw_ellipses(ax, fit.approximation, color=_ACCENT, width=2.4, label=_last_label(fit))
     ax.plot(*fit.approximation.mean, "+", color=_ACCENT, markersize=9, markeredgewidth=2)
     ax.set(xlim=views[0], ylim=views[1], xlabel=fit.target.names[0], ylabel=fit.target.names[1])
     if math.isclose(np.diff(views[0])[0], np.diff(views[1])[0]):
@@ -113,6 +119,7 @@ def bound_trace(fit: Fit, ax: Axes | None = None) -> Axes:
     ax.plot(steps, ndimage.uniform_filter1d(bound, window, mode="nearest"), color=_COLOURS[0])
     low, high = _bulk(bound)
     ax.set_ylim(low, high)
+    ax.xaxis.get_major_locator().set_params(integer=True)
     notes = [f"starts at {bound[0]:.4g}".replace("-", "−")] if bound[0] < low else []
     if clipped.size:
         ticks = np.full(clipped.size, 0.02)
