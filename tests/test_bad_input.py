@@ -18,7 +18,6 @@ import bures
 from bures.diagnostics import diagnose, forward_kl
 from bures.support import Interval, Positive
 
-
 pytestmark = pytest.mark.usefixtures("unchecked_types")
 
 

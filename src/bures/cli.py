@@ -146,15 +146,16 @@ def _find_target(text: str, dim: int | None) -> tuple[Any, str]:
 def _load_attribute(path: Path, attribute: str) -> Any:
     if not path.is_file():
         raise ValueError(f"target names the file {str(path)!r}, which does not exist. Check the path.")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    absolute = str(path.resolve())
+    spec = importlib.util.spec_from_file_location(path.stem, absolute)
     if spec is None or spec.loader is None:
         raise ValueError(f"{str(path)!r} cannot be imported as Python.")
     module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.parent.resolve()))
+    sys.path.insert(0, str(Path(absolute).parent))
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == absolute]
         line = f" at line {frames[-1].lineno}" if frames else ""
         raise ValueError(f"{path} could not be run{line}: {type(error).__name__}: {error}") from error
     finally:

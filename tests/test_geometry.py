@@ -1,0 +1,327 @@
+"""Geometries: recovery of Gaussians, optimality of the proximal step, safeguards, equivariance."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import scipy.linalg
+from problems import FLOATS, correlated_target, random_gaussian, regression_data
+
+import bures
+
+DECAY = optax.exponential_decay(0.1, 100, 0.3)
+# The last entry is the error left after 500 steps: scores of the log weight vanish at the optimum, so that most get
+# there exactly; Adam by its decreasing learning rate; path gradients keep their noise, about sqrt(rate / M).
+METHODS = {
+    "BuresWasserstein": (bures.ELBO(), bures.Price(M=8), bures.BuresWasserstein(0.4), 1e-9),
+    "BuresWasserstein by Stein": (bures.ELBO(), bures.Stein(M=64), bures.BuresWasserstein(0.2), 1e-9),
+    "ForwardBackward": (bures.ELBO(), bures.Price(M=8), bures.ForwardBackward(0.2, control_variate=True), 1e-9),
+    "Whitened": (bures.ELBO(), bures.Price(M=8), bures.Whitened(), 1e-9),
+    "Euclidean by Price": (bures.ELBO(), bures.Price(M=8), bures.Euclidean(optax.adam(DECAY)), 0.03),
+    "Euclidean by Stein": (bures.ELBO(), bures.Stein(M=64), bures.Euclidean(optax.adam(DECAY)), 0.03),
+    "Euclidean by paths": (bures.ELBO(), bures.Reparameterised(M=64), bures.Euclidean(optax.adam(DECAY)), 0.12),
+}
+
+
+@eqx.filter_jit
+def run(key, q, target, method, num_steps):
+    objective, estimator, geometry, _ = method
+    options = {"objective": objective, "estimator": estimator, "geometry": geometry}
+
+    def body(state, t):
+        return bures.step(jax.random.fold_in(key, t), state, target, **options)
+
+    state, info = jax.lax.scan(body, bures.init(target, init=q, **options), jnp.arange(num_steps))
+    return state.approximation, info
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=["float32", "float64"])
+@pytest.mark.parametrize("name", METHODS)
+def test_gaussian_targets_are_recovered(name, dtype):
+    target = correlated_target(dtype)
+    start = random_gaussian(9, 3, 2.0, dtype)
+    q, info = run(jax.random.key(0), start, target, METHODS[name], 500)
+    assert np.all(info.finite)
+    assert q.mean.dtype == dtype
+    tolerance = max(METHODS[name][-1], 1e3 * float(jnp.finfo(dtype).eps))
+    np.testing.assert_allclose(q.mean, target.mean, atol=tolerance)
+    np.testing.assert_allclose(q.covariance, target.covariance, atol=tolerance)
+
+
+def test_published_forward_backward_recovers_up_to_its_noise():
+    """Without the control variate the mean keeps the noise of E∇V: a stationary variance of about η/(2M) per unit."""
+    target = correlated_target()
+    q, _ = run(
+        jax.random.key(0),
+        random_gaussian(9, 3),
+        target,
+        (*METHODS["ForwardBackward"][:2], bures.ForwardBackward(0.05), 0),
+        500,
+    )
+    whitened = np.linalg.solve(np.linalg.cholesky(target.covariance), q.mean - target.mean)
+    precision = np.linalg.eigvalsh(np.linalg.inv(target.covariance))[-1]
+    assert np.linalg.norm(whitened) < 4 * np.sqrt(3 * 0.05 * precision / (2 * 8))
+    np.testing.assert_allclose(q.covariance, target.covariance, atol=1e-6)
+
+
+def exact_estimate(q, target, K=1):
+    """The noise-free ELBO gradient on a Gaussian target."""
+    precision = jnp.linalg.inv(target.covariance)
+    a = -precision @ (q.mean - target.mean)
+    S = jnp.linalg.inv(q.covariance) - precision
+    zero = jnp.zeros_like(a)
+    return bures.Estimate(a, S, zero, jnp.ones(()), jnp.zeros((1, K)), jnp.zeros(()), K)
+
+
+def with_matrix(S, dim=3):
+    S = jnp.asarray(S)
+    zero = jnp.zeros(dim)
+    return bures.Estimate(zero, S, zero, jnp.ones(()), jnp.zeros((1, 1)), jnp.zeros(()), 1)
+
+
+# ---- forward–backward
+
+
+def test_proximal_step_minimises_the_entropy_and_the_transport():
+    """Σ minimises ½ W₂²(Σ½, Σ) − (η/2) log det Σ: no perturbation is better, and the derivative is zero."""
+    q, target, eta = random_gaussian(1, 3), correlated_target(), 0.3
+    new, _, _ = bures.ForwardBackward(eta).step(exact_estimate(q, target), q, ())
+    forward = (np.eye(3) - eta * np.linalg.inv(target.covariance)) @ np.asarray(q.covariance)
+    half = forward @ (np.eye(3) - eta * np.linalg.inv(target.covariance)).T
+
+    def proximal(covariance):
+        root = scipy.linalg.sqrtm(half).real
+        cross = scipy.linalg.sqrtm(root @ covariance @ root).real
+        return np.trace(half + covariance - 2 * cross) / 2 - eta / 2 * np.linalg.slogdet(covariance)[1]
+
+    covariance = np.asarray(new.covariance)
+    best = proximal(covariance)
+    generator = np.random.default_rng(0)
+    for _ in range(20):
+        direction = generator.standard_normal((3, 3))
+        direction = (direction + direction.T) / np.linalg.norm(direction + direction.T)
+        up, down = (proximal(covariance + sign * 1e-3 * direction) for sign in (1, -1))
+        assert min(up, down) > best
+        assert abs(up - down) < 1e-3 * (up + down - 2 * best)
+
+
+def test_forward_backward_is_stationary_only_at_the_target():
+    target = correlated_target()
+    q = bures.Gaussian.from_moments(target.mean, target.covariance)
+    new, _, _ = bures.ForwardBackward(0.2).step(exact_estimate(q, target), q, ())
+    np.testing.assert_allclose(new.covariance, target.covariance, atol=1e-12)
+
+
+def test_control_variate_is_the_score_of_q():
+    q = random_gaussian(1, 3)
+    estimate = eqx.tree_at(
+        lambda e: e.entropy_score, exact_estimate(q, correlated_target()), jnp.array([1.0, 2.0, 3.0])
+    )
+    plain, _, _ = bures.ForwardBackward(0.1).step(estimate, q, ())
+    controlled, _, _ = bures.ForwardBackward(0.1, control_variate=True).step(estimate, q, ())
+    np.testing.assert_allclose(controlled.mean - plain.mean, 0.1 * jnp.array([1.0, 2.0, 3.0]), rtol=1e-12)
+
+
+# ---- Bures–Wasserstein
+
+
+def clamped(q, S, eta, low, high):
+    values, vectors = np.linalg.eigh(np.eye(q.dim) + eta * np.asarray(S))
+    factor = (vectors * np.clip(values, low, high)) @ vectors.T
+    return factor @ np.asarray(q.covariance) @ factor
+
+
+@pytest.mark.parametrize(
+    ("scale", "acts"),
+    [(0.1, False), (0.45, False), (0.7, False), (5.0, True), (100.0, True)],
+    ids=["idle", "nearly", "norm beyond, spectrum within", "acts", "acts fully"],
+)
+def test_the_clamp_acts_where_it_should_and_only_there(scale, acts):
+    q = random_gaussian(1, 3)
+    vectors = np.linalg.qr(np.random.default_rng(0).standard_normal((3, 3)))[0]
+    S = (vectors * (scale * np.array([-1.0, 0.6, 0.5]))) @ vectors.T
+    S = (S + S.T) / 2
+    new, _, move = bures.BuresWasserstein(1.0).step(with_matrix(S), q, ())
+    np.testing.assert_allclose(new.covariance, clamped(q, S, 1.0, 0.1, 1.5), rtol=1e-10)
+    assert bool(move.clipped) is acts
+
+
+def test_a_one_sided_clamp_is_counted_in_the_trace():
+    target = bures.Target(lambda z: -50 * jnp.sum(z**2), 2)
+    options = {"objective": bures.ELBO(), "estimator": bures.Price(M=4), "init": bures.Gaussian.standard(2)}
+    result = bures.fit(target, key=jax.random.key(0), geometry=bures.BuresWasserstein(0.05), num_steps=20, **options)
+    # I + η S = 1 + 0.05 (1/σ² − 100) is clamped at 0.1 until it is not: σ² = 1, 0.01, then nothing left to clamp.
+    assert result.trace.clipped[0]
+    assert not result.trace.clipped[-1]
+    assert result.diagnose(jax.random.key(1), 100).clip_rate == np.mean(result.trace.clipped)
+
+
+def test_bures_wasserstein_uses_the_symmetric_part():
+    q = random_gaussian(1, 3)
+    S = np.random.default_rng(1).standard_normal((3, 3))
+    geometry = bures.BuresWasserstein(0.1)
+    one, _, _ = geometry.step(with_matrix(S), q, ())
+    two, _, _ = geometry.step(with_matrix((S + S.T) / 2), q, ())
+    np.testing.assert_allclose(one.chol, two.chol, rtol=1e-12)
+
+
+# ---- Euclidean
+
+
+def gradient_descent(optimizer, q, target, num_steps, limit):
+    """Plain optax on (m, L) with the autodiff gradient of the closed-form ELBO, L of either sign."""
+    precision = jnp.linalg.inv(target.covariance)
+
+    @jax.jit
+    def gradient(parameters):
+        def loss(parameters):
+            mean, chol = parameters
+            shift = mean - target.mean
+            energy = jnp.trace(precision @ chol @ chol.T) / 2 + shift @ precision @ shift / 2
+            return energy - jnp.sum(jnp.log(jnp.abs(jnp.diagonal(chol))))
+
+        gradient = jax.tree.map(jnp.tril, jax.grad(loss)((parameters[0], jnp.tril(parameters[1])))[1:])
+        return jax.grad(loss)(parameters)[0], gradient[0]
+
+    parameters = (q.mean, q.chol)
+    state = optimizer.init(parameters)
+    flipped, clipped = False, []
+    for _ in range(num_steps):
+        raw = gradient(parameters)
+        norm = float(optax.tree.norm(raw))
+        clipped.append(norm > limit)
+        raw = jax.tree.map(lambda part, norm=norm: part * min(1.0, limit / norm), raw)
+        update, state = optimizer.update(raw, state, parameters)
+        parameters = optax.apply_updates(parameters, update)
+        flipped = flipped or bool(jnp.any(jnp.diagonal(parameters[1]) < 0))
+    return parameters, flipped, clipped
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "limit"),
+    [(optax.sgd(0.35, momentum=0.9), 5.0), (optax.adam(0.4), 1.0)],
+    ids=["momentum", "adam"],
+)
+def test_euclidean_is_optax_on_a_signed_factor(optimizer, limit):
+    """Large steps carry L through singular matrices: columns change sign, and the moments follow."""
+    q, target = random_gaussian(4, 3, 0.3), correlated_target()
+    (mean, chol), flipped, clipped = gradient_descent(optimizer, q, target, 25, limit)
+    assert flipped
+    geometry = bures.Euclidean(optimizer, max_grad_norm=limit)
+    state = geometry.init(q)
+    step = eqx.filter_jit(lambda q, state: geometry.step(exact_estimate(q, target), q, state))
+    for i in range(25):
+        q, state, move = step(q, state)
+        assert np.all(np.diagonal(q.chol) > 0)
+        assert bool(move.clipped) == clipped[i]
+    np.testing.assert_allclose(q.mean, mean, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(q.covariance, chol @ chol.T, rtol=1e-7, atol=1e-9)
+
+
+def test_adam_by_learning_rate_is_optax_adam():
+    q, target = random_gaussian(4, 3), correlated_target()
+    ours, theirs = bures.Euclidean(0.05), bures.Euclidean(optax.adam(0.05))
+    assert ours.is_adam
+    assert not theirs.is_adam
+    results = []
+    for geometry in (ours, theirs):
+        current, state = q, geometry.init(q)
+        for _ in range(3):
+            current, state, _ = geometry.step(exact_estimate(current, target), current, state)
+        results.append(current)
+    np.testing.assert_allclose(results[0].mean, results[1].mean, rtol=1e-12)
+    np.testing.assert_allclose(results[0].chol, results[1].chol, rtol=1e-12)
+
+
+def test_gradient_norm_is_clipped_and_none_leaves_it():
+    q, target = bures.Gaussian(jnp.full(3, 100.0), jnp.eye(3)), correlated_target()
+    sgd = optax.sgd(1.0)
+    clipped, _, move = bures.Euclidean(sgd, max_grad_norm=0.5).step(
+        exact_estimate(q, target), q, bures.Euclidean(sgd).init(q)
+    )
+    moved = np.sqrt(np.sum((clipped.mean - q.mean) ** 2) + np.sum((clipped.chol - q.chol) ** 2))
+    np.testing.assert_allclose(moved, 0.5, rtol=1e-10)
+    assert bool(move.clipped)
+    free, _, move = bures.Euclidean(sgd, max_grad_norm=None).step(
+        exact_estimate(q, target), q, bures.Euclidean(sgd).init(q)
+    )
+    np.testing.assert_allclose(free.mean, q.mean + exact_estimate(q, target).a, rtol=1e-12)
+    assert not bool(move.clipped)
+
+
+def test_a_zero_gradient_is_not_divided_by():
+    target = correlated_target()
+    q = bures.Gaussian.from_moments(target.mean, target.covariance)
+    still = with_matrix(np.zeros((3, 3)))
+    for geometry in (bures.Euclidean(0.1), bures.Whitened(), bures.BuresWasserstein(0.1)):
+        new, _, move = geometry.step(still, q, geometry.init(q))
+        np.testing.assert_allclose(new.mean, q.mean, rtol=1e-14)
+        np.testing.assert_allclose(new.chol, q.chol, rtol=1e-12, atol=1e-15)
+        assert not bool(move.clipped)
+
+
+# ---- whitened
+
+
+class Moved(eqx.Module):
+    """The density of A z + b, where z has the given one."""
+
+    target: bures.Target
+    inverse: jax.Array
+    shift: jax.Array
+
+    def __call__(self, z):
+        return self.target.log_density(self.inverse @ (z - self.shift))
+
+
+@pytest.mark.parametrize("K", [1, 5])
+def test_whitened_steps_are_equivariant_under_affine_maps(K):
+    """The same key on a target and its image under z ↦ A z + b (A lower triangular, to keep the factors Cholesky):
+    the fits are images of each other, however badly A is scaled."""
+    target = bures.models.logistic_regression(*regression_data(n=15, dim=3))
+    A = jnp.array([[1e-3, 0.0, 0.0], [5.0, 40.0, 0.0], [0.3, -2.0, 0.7]])
+    b = jnp.array([10.0, -3.0, 0.5])
+    image = bures.Target(Moved(target, jnp.linalg.inv(A), b), 3)
+    start = random_gaussian(2, 3, 4.0)
+    image_start = bures.Gaussian(A @ start.mean + b, jnp.tril(A @ start.chol))
+    method = (bures.IWELBO(K=K), bures.Price(M=16), bures.Whitened(), None)
+    key = jax.random.key(3)
+    q, info = run(key, start, target, method, 25)
+    moved, moved_info = run(key, image_start, image, method, 25)
+    np.testing.assert_allclose(moved.mean, A @ q.mean + b, rtol=1e-7)
+    np.testing.assert_allclose(moved.chol, A @ q.chol, rtol=1e-7, atol=1e-10)
+    np.testing.assert_allclose(moved_info.ness, info.ness, rtol=1e-7)
+    np.testing.assert_allclose(moved_info.step_size, info.step_size, rtol=1e-7)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_whitened_reaches_a_gaussian_in_few_steps_from_any_scale(scale):
+    target = correlated_target()
+    start = bures.Gaussian(target.mean + 1.0, scale * jnp.eye(3))
+    q, info = run(jax.random.key(0), start, target, METHODS["Whitened"], 500)
+    assert np.all(info.finite)
+    after = np.flatnonzero(np.asarray(info.grad_norm) > 1e-3)
+    assert after.max(initial=0) < 200
+    np.testing.assert_allclose(q.covariance, target.covariance, atol=1e-6)
+
+
+def test_whitened_mean_steps_stay_in_the_trust_region():
+    q = random_gaussian(3, 3)
+    estimate = eqx.tree_at(lambda e: e.a, with_matrix(np.zeros((3, 3))), jnp.array([1e5, -1e5, 3e4]))
+    geometry = bures.Whitened(trust_radius=0.7)
+    new, _, move = geometry.step(estimate, q, geometry.init(q))
+    assert bool(move.clipped)
+    np.testing.assert_allclose(np.linalg.norm(q.whiten(new.mean)), 0.7, rtol=1e-8)
+
+
+def test_whitened_does_not_depend_on_the_scale_of_the_coefficients():
+    """A and B fall with K; the division by E[A] takes that out of the step."""
+    q, target = random_gaussian(3, 3), correlated_target()
+    one = exact_estimate(q, target)
+    small = eqx.tree_at(lambda e: (e.a, e.S, e.mean_A), one, (1e-4 * one.a, 1e-4 * one.S, 1e-4 * one.mean_A))
+    geometry = bures.Whitened()
+    first, second = (geometry.step(estimate, q, geometry.init(q))[0] for estimate in (one, small))
+    np.testing.assert_allclose(first.chol, second.chol, rtol=1e-10)
+    np.testing.assert_allclose(first.mean, second.mean, rtol=1e-10)
