@@ -82,21 +82,36 @@ def evolution(fit: Fit, ax: Axes | None = None, samples: Any = None) -> Axes:
     """
     if fit.target.dim != 2:
         raise fail("fit", "one of a target in the plane", f"{fit.target.dim} dimensions", "Use bures.plot.pairs.")
+    earlier = [(str(step), q) for step, q in fit.path if step != fit.num_steps]
+    return path(fit.target, [*earlier, (_last_label(fit), fit.approximation)], ax=ax, samples=samples)
+
+
+@_styled
+def path(
+    target: Target,
+    gaussians: Sequence[tuple[str, Gaussian]],
+    ax: Axes | None = None,
+    samples: Any = None,
+    box: tuple[Interval, Interval] | None = None,
+    legend: bool = True,
+) -> Axes:
+    """Labelled Gaussians in the plane, the last one marked, over the target's density, within `box` if given."""
     ax = ax or _new_axes(1, (5.6, 4.2))[0]
-    path = [(step, q) for step, q in fit.path if step != fit.num_steps]
-    views = _plane_views(fit.target, [*(q for _, q in path), fit.approximation])
-    _draw_target(ax, fit.target, views)
+    earlier, (last_label, last) = gaussians[:-1], gaussians[-1]
+    views = box or _plane_views(target, [q for _, q in gaussians])
+    _draw_target(ax, target, views)
     if samples is not None:
         ax.plot(*_draws(samples)[:2000].T, ".", color="0.35", markersize=1.5, alpha=0.5)
-    ramp = mpl.colormaps["Blues"](np.linspace(0.35, 1, max(len(path), 1)))
-    for (step, q), colour in zip(path, ramp, strict=False):
-        _draw_ellipses(ax, q, color=colour, width=1.2, label=f"{step}")
-    _draw_ellipses(ax, fit.approximation, color=_ACCENT, width=2.4, label=_last_label(fit))
-    ax.plot(*fit.approximation.mean, "+", color=_ACCENT, markersize=9, markeredgewidth=2)
-    ax.set(xlim=views[0], ylim=views[1], xlabel=fit.target.names[0], ylabel=fit.target.names[1])
+    ramp = mpl.colormaps["Blues"](np.linspace(0.35, 1, max(len(earlier), 1)))
+    for (label, q), colour in zip(earlier, ramp, strict=False):
+        _draw_ellipses(ax, q, color=colour, width=1.2, label=label)
+    _draw_ellipses(ax, last, color=_ACCENT, width=2.4, label=last_label)
+    ax.plot(*last.mean, "+", color=_ACCENT, markersize=9, markeredgewidth=2)
+    ax.set(xlim=views[0], ylim=views[1], xlabel=target.names[0], ylabel=target.names[1])
     if math.isclose(np.diff(views[0])[0], np.diff(views[1])[0]):
         ax.set_aspect("equal")
-    ax.legend(title="after step", loc="center left", bbox_to_anchor=(1, 0.5), alignment="left")
+    if legend:
+        ax.legend(title="after step", loc="center left", bbox_to_anchor=(1, 0.5), alignment="left")
     return ax
 
 

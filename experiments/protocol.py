@@ -1,0 +1,178 @@
+"""What every experiment shares: cells that are run once and kept, tables that compare, and the paper's four methods.
+
+An experiment is a module with
+
+    TITLE, QUESTION               what it is about, in a line each
+    settings(quick, seeds)        the frozen settings of a mode, JSON-able
+    cells(settings)               {cell id: parameters}: independent pieces of work
+    run(parameters)               one cell: parameters -> JSON-able result (deterministic but for times)
+    tables(results, settings)     [Table]: paper | measured | agrees?
+    plot(results, settings)       {name: matplotlib Figure}, drawn from the results alone
+    reading(results, settings)    an honest sentence or two
+
+Results live in OUT/<experiment>/<mode>/<cell id>.json, one atomic file a cell with its settings, seed, commit,
+versions and machine, so that a killed run resumes where it was and redrawing needs no rerun.
+"""
+
+import dataclasses
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import bures
+from bures.storage import write_atomically
+
+Results = dict[str, Any]  # by cell id: the parameters and the result of each cell
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One comparison: what the paper has, what was measured, and whether they agree (None: nothing to compare)."""
+
+    label: str
+    paper: str
+    measured: str
+    agrees: bool | None = None
+    note: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    title: str
+    rows: tuple[Row, ...]
+    note: str = ""
+
+
+def mean_and_spread(values: Any, digits: int = 2) -> str:
+    """`mean ± standard deviation` over seeds."""
+    values = np.asarray(values, np.float64)
+    return f"{values.mean():.{digits}f} ± {values.std(ddof=1) if values.size > 1 else 0.0:.{digits}f}"
+
+
+def within_spread(paper: float, paper_spread: float, values: Any, digits: int = 2) -> bool:
+    """Whether mean and spread over seeds agree with the paper's.
+
+    The means may differ by twice the joint spread, and the measured spread may be up to three times the paper's (each
+    with the rounding of the paper's `digits` allowed for): a spread so wide that anything agrees does not count.
+    """
+    values = np.asarray(values, np.float64)
+    rounding = 0.5 * 10.0**-digits
+    spread = values.std(ddof=1) if values.size > 1 else 0.0
+    near = abs(values.mean() - paper) <= 2 * np.hypot(paper_spread + rounding, spread)
+    return bool(near and spread <= 3 * (paper_spread + rounding))
+
+
+def provenance() -> dict[str, Any]:
+    """Where a result comes from: commit, versions, machine, time."""
+    packages = ("bures", "jax", "jaxlib", "numpy", "optax", "equinox")
+    here = Path(__file__).parent
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False)
+    return {
+        "commit": commit.stdout.strip() or "unknown",
+        "versions": {name: importlib.metadata.version(name) for name in packages}
+        | {"python": platform.python_version()},
+        "machine": {"processor": platform.machine(), "system": platform.system(), "cores": os.cpu_count()},
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def fingerprint(parameters: Any) -> str:
+    """Identifies a cell's parameters: a cell of other settings is run again, never mistaken for this one."""
+    return hashlib.sha256(json.dumps(parameters, sort_keys=True).encode()).hexdigest()[:16]
+
+
+class Store:
+    """The cells of one experiment in one mode, on disk."""
+
+    def __init__(self, out: Path, experiment: str, mode: str):
+        self.folder = out / experiment / mode
+
+    def get(self, cell: str, parameters: Any) -> Any | None:
+        """The kept result of a cell, or None if there is none with these parameters."""
+        path = self.folder / f"{cell}.json"
+        if not path.is_file():
+            return None
+        try:
+            kept = json.loads(path.read_text())
+        except json.JSONDecodeError:
+            return None
+        return kept["result"] if kept.get("fingerprint") == fingerprint(parameters) else None
+
+    def put(self, cell: str, parameters: Any, result: Any, seconds: float) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        kept = {
+            "cell": cell,
+            "parameters": parameters,
+            "fingerprint": fingerprint(parameters),
+            "result": result,
+            "seconds": round(seconds, 3),
+            "provenance": provenance(),
+        }
+        write_atomically(self.folder / f"{cell}.json", (json.dumps(kept, indent=1) + "\n").encode())
+
+
+def run_cells(
+    module: Any, store: Store, settings: Any, report: Callable[[int, int, str], None] = lambda done, total, cell: None
+) -> Results:
+    """Run what is not kept yet, in order; return the results of all cells."""
+    cells = module.cells(settings)
+    results: Results = {}
+    for done, (cell, parameters) in enumerate(cells.items()):
+        report(done, len(cells), cell)
+        parameters = json.loads(json.dumps(parameters))  # the same whether fresh or read back
+        result = store.get(cell, parameters)
+        if result is None:
+            began = time.perf_counter()
+            result = json.loads(json.dumps(module.run(parameters)))
+            store.put(cell, parameters, result, time.perf_counter() - began)
+        results[cell] = {"parameters": parameters, "result": result}
+    report(len(cells), len(cells), "")
+    return results
+
+
+def read_cells(module: Any, store: Store, settings: Any) -> Results:
+    """The kept results, those cells left out that have not been run."""
+    kept = {}
+    for cell, parameters in module.cells(settings).items():
+        parameters = json.loads(json.dumps(parameters))
+        result = store.get(cell, parameters)
+        if result is not None:
+            kept[cell] = {"parameters": parameters, "result": result}
+    return kept
+
+
+def select(results: Results, **wanted: Any) -> Iterator[tuple[dict[str, Any], Any]]:
+    """(parameters, result) of the cells whose parameters have the wanted values."""
+    for entry in results.values():
+        if all(entry["parameters"].get(name) == value for name, value in wanted.items()):
+            yield entry["parameters"], entry["result"]
+
+
+BW_IW, FB, EUCLIDEAN_IW, EUCLIDEAN = "BW-IW-ELBO", "FB-GVI", "Euclidean IW-ELBO", "Euclidean ELBO"
+METHODS = (BW_IW, FB, EUCLIDEAN_IW, EUCLIDEAN)
+
+
+def make_method(name: str, step_size: float, *, M: int = 100, K: int = 5) -> dict[str, Any]:
+    """The paper's four methods (Tables 1 and 7): M tuples of K for the IW-ELBO, M·K single draws for the ELBO."""
+    iw, elbo = bures.IWELBO(K=K), bures.ELBO()
+    match name:
+        case "BW-IW-ELBO":
+            geometry = bures.BuresWasserstein(step_size, clip=(0.1, 1.5))
+            return dict(objective=iw, estimator=bures.Price(M=M, indices="last"), geometry=geometry)
+        case "FB-GVI":
+            return dict(objective=elbo, estimator=bures.Price(M=M * K), geometry=bures.ForwardBackward(step_size))
+        case "Euclidean IW-ELBO":
+            return dict(objective=iw, estimator=bures.Reparameterised(M=M), geometry=bures.Euclidean(step_size, 1.0))
+        case "Euclidean ELBO":
+            estimator = bures.Reparameterised(M=M * K)
+            return dict(objective=elbo, estimator=estimator, geometry=bures.Euclidean(step_size, 1.0))
+    raise ValueError(f"name must be one of {METHODS}, but got {name!r}.")
