@@ -201,12 +201,12 @@ def gradient_descent(optimizer, q, target, num_steps, limit):
 
 @pytest.mark.parametrize(
     ("optimizer", "limit"),
-    [(optax.sgd(0.35, momentum=0.9), 5.0), (optax.adam(0.4), 1.0)],
+    [(optax.sgd(0.5, momentum=0.9), 2.0), (optax.adam(0.8), 1.0)],
     ids=["momentum", "adam"],
 )
 def test_euclidean_is_optax_on_a_signed_factor(optimizer, limit):
     """Large steps carry L through singular matrices: columns change sign, and the moments follow."""
-    q, target = random_gaussian(4, 3, 0.3), correlated_target()
+    q, target = random_gaussian(4, 3, 9.0), correlated_target()
     (mean, chol), flipped, clipped = gradient_descent(optimizer, q, target, 25, limit)
     assert flipped
     geometry = bures.Euclidean(optimizer, max_grad_norm=limit)
@@ -296,15 +296,13 @@ def test_whitened_steps_are_equivariant_under_affine_maps(K):
     np.testing.assert_allclose(moved_info.step_size, info.step_size, rtol=1e-7)
 
 
-@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0])
 def test_whitened_reaches_a_gaussian_in_few_steps_from_any_scale(scale):
     target = correlated_target()
     start = bures.Gaussian(target.mean + 1.0, scale * jnp.eye(3))
-    q, info = run(jax.random.key(0), start, target, METHODS["Whitened"], 500)
+    q, info = run(jax.random.key(0), start, target, METHODS["Whitened"], 60)
     assert np.all(info.finite)
-    after = np.flatnonzero(np.asarray(info.grad_norm) > 1e-3)
-    assert after.max(initial=0) < 200
-    np.testing.assert_allclose(q.covariance, target.covariance, atol=1e-6)
+    assert float(q.kl(bures.Gaussian.from_moments(target.mean, target.covariance))) < 1e-6
 
 
 def test_whitened_mean_steps_stay_in_the_trust_region():

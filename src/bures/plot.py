@@ -18,6 +18,7 @@ from jaxtyping import Array, Key
 from matplotlib import rcsetup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from scipy import ndimage, stats
 
 from bures import diagnostics
@@ -134,7 +135,7 @@ def bound_trace(fit: Fit, ax: Axes | None = None) -> Axes:
     ax.plot(steps, ndimage.uniform_filter1d(bound, window, mode="nearest"), color=_COLOURS[0])
     low, high = _bulk(bound)
     ax.set_ylim(low, high)
-    ax.xaxis.get_major_locator().set_params(integer=True)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     notes = [f"starts at {bound[0]:.4g}".replace("-", "−")] if bound[0] < low else []
     if clipped.size:
         ticks = np.full(clipped.size, 0.02)

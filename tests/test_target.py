@@ -1,0 +1,147 @@
+"""Targets: names, the way back to constrained variables, the change of variables, blocks."""
+
+import sys
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.integrate
+import scipy.stats
+
+import bures
+from bures.support import Interval, Positive, Real
+
+
+def log_density(z):
+    return -jnp.sum(z**2) / 2
+
+
+def test_default_names_and_variables():
+    target = bures.Target(log_density, 3)
+    assert target.names == ("z[0]", "z[1]", "z[2]")
+    np.testing.assert_array_equal(target.constrain(jnp.arange(3.0))["z"], jnp.arange(3.0))
+
+
+def test_given_names_become_variables():
+    target = bures.Target(log_density, 2, names=["slope", "intercept"])
+    assert target.names == ("slope", "intercept")
+    assert {name: float(value) for name, value in target.constrain(jnp.array([1.0, 2.0])).items()} == {
+        "slope": 1.0,
+        "intercept": 2.0,
+    }
+
+
+def test_values_scores_and_hessians(key):
+    target = bures.Target(log_density, 2)
+    z = jax.random.normal(key, (5, 2))
+    value, score = target.value_and_score(z)
+    np.testing.assert_allclose(value, -jnp.sum(z**2, axis=1) / 2, rtol=1e-14)
+    np.testing.assert_allclose(target.value(z), value, rtol=1e-14)
+    np.testing.assert_allclose(score, -z, rtol=1e-14)
+    np.testing.assert_allclose(target.weighted_hessian(jnp.arange(5.0), z), -10 * np.eye(2), rtol=1e-14)
+    assert target.value(z.astype(jnp.float32)).dtype == jnp.float32
+
+
+def test_a_given_fast_hessian_is_used(key):
+    target = bures.Target(log_density, 2, weighted_hessian=lambda weights, z: 7 * jnp.eye(2))
+    np.testing.assert_array_equal(target.weighted_hessian(jnp.ones(3), jnp.zeros((3, 2))), 7 * np.eye(2))
+
+
+class WithData(eqx.Module):
+    centre: jax.Array
+
+    def __call__(self, z):
+        return -jnp.sum((z - self.centre) ** 4)
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 64])
+def test_blocks_change_nothing(n, key, monkeypatch):
+    z = jax.random.normal(key, (n, 3))
+    weights = jax.random.uniform(key, (n,))
+    target = bures.Target(WithData(jnp.arange(3.0)), 3)
+    whole = target.value(z), *target.value_and_score(z), target.weighted_hessian(weights, z)
+    monkeypatch.setattr(sys.modules["bures.target"], "_BLOCK_ELEMENTS", 10)
+    blocks = target.value(z), *target.value_and_score(z), target.weighted_hessian(weights, z)
+    for one, many in zip(whole, blocks, strict=True):
+        np.testing.assert_allclose(one, many, rtol=1e-12)
+
+
+def test_no_rows_at_all():
+    target = bures.Target(log_density, 2)
+    assert target.value(jnp.zeros((0, 2))).shape == (0,)
+
+
+VARIABLES = {"mu": (), "tau": Positive(), "theta": (Real(), (2,)), "p": (Interval(-1.0, 3.0), (1, 2)), "raw": (2,)}
+
+
+def test_from_variables_lays_out_names_shapes_and_supports():
+    seen = {}
+
+    def density(mu, tau, theta, p, raw):
+        seen.update(mu=mu.shape, tau=tau.shape, theta=theta.shape, p=p.shape, raw=raw.shape)
+        return -(mu**2) - tau - jnp.sum(theta**2) - jnp.sum(p) - jnp.sum(raw**2)
+
+    target = bures.Target.from_variables(density, VARIABLES)
+    assert target.dim == 8
+    assert target.names == ("mu", "tau", "theta[0]", "theta[1]", "p[0,0]", "p[0,1]", "raw[0]", "raw[1]")
+    assert seen == {"mu": (), "tau": (), "theta": (2,), "p": (1, 2), "raw": (2,)}
+    z = jnp.array([0.5, -1.0, 1.0, 2.0, -30.0, 0.0, 3.0, 4.0])
+    values = target.constrain(z)
+    assert float(values["tau"]) == pytest.approx(np.exp(-1))
+    assert float(values["p"][0, 1]) == pytest.approx(1.0)
+    assert -1 <= float(values["p"][0, 0]) < -1 + 1e-9
+    np.testing.assert_array_equal(values["raw"], [3.0, 4.0])
+
+
+@pytest.mark.parametrize(
+    ("support", "distribution"),
+    [
+        (Positive(), scipy.stats.gamma(2.5, scale=0.7)),
+        (Interval(-1.0, 3.0), scipy.stats.beta(2.0, 3.5, loc=-1.0, scale=4.0)),
+        (Real(), scipy.stats.norm(1.0, 2.0)),
+    ],
+    ids=["positive", "interval", "real"],
+)
+def test_the_change_of_variables_keeps_the_mass(support, distribution):
+    """∫ p(constrain(z)) |d constrain / dz| dz = 1, and the mean of constrain(z) is the distribution's."""
+    names = {"gamma": (2.5, 0.7), "beta": (2.0, 3.5), "norm": (1.0, 2.0)}
+
+    def density(x):
+        if distribution.dist.name == "gamma":
+            shape, scale = names["gamma"]
+            return jax.scipy.stats.gamma.logpdf(x, shape, scale=scale)
+        if distribution.dist.name == "beta":
+            return jax.scipy.stats.beta.logpdf(x, *names["beta"], loc=-1.0, scale=4.0)
+        return jax.scipy.stats.norm.logpdf(x, *names["norm"])
+
+    target = bures.Target.from_variables(density, {"x": support})
+    grid = jnp.linspace(-40, 40, 8001)[:, None]
+    density_on_grid = np.exp(target.value(grid))
+    values = jax.vmap(target.constrain)(grid)["x"]
+    assert scipy.integrate.simpson(density_on_grid, x=grid[:, 0]) == pytest.approx(1, abs=1e-6)
+    mean = scipy.integrate.simpson(density_on_grid * values, x=grid[:, 0])
+    assert mean == pytest.approx(distribution.mean(), abs=1e-5)
+
+
+@pytest.mark.parametrize("support", [Positive(), Interval(2.0, 5.0), Real()], ids=["positive", "interval", "real"])
+def test_log_jacobians_are_those_of_autodiff(support):
+    for x in (-3.0, 0.0, 2.5):
+        slope = jax.grad(lambda x: support.constrain(x))(x)
+        assert float(support.log_jacobian(jnp.array(x))) == pytest.approx(float(jnp.log(slope)), rel=1e-12, abs=1e-12)
+    pair = jnp.array([0.1, -0.4])
+    total = sum(float(support.log_jacobian(x)) for x in pair)
+    assert float(support.log_jacobian(pair)) == pytest.approx(total)
+
+
+def test_fits_report_constrained_variables(key):
+    """An exponential rate with a gamma posterior: known answers through the whole chain."""
+
+    def density(rate):
+        return 9 * jnp.log(rate) - 5 * rate
+
+    target = bures.Target.from_variables(density, {"rate": Positive()})
+    result = bures.fit(target, key=key, num_steps=50)
+    rates = jax.vmap(target.constrain)(result.resample(key, 2000))["rate"]
+    assert np.mean(rates) == pytest.approx(10 / 5, abs=4 * np.sqrt(10) / 5 / np.sqrt(1000))
