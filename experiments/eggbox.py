@@ -96,9 +96,9 @@ def reading(results: Results, settings: dict) -> str:
     error = np.array(_values(results, "BW-IW-ELBO", "covariance error"))
     return (
         f"The importance-weighted methods cover the four modes in both geometries (median KL "
-        f"{median['BW-IW-ELBO']:.2f} and {median['Euclidean IW-ELBO']:.2f}), the ELBO methods do not ({median['FB-GVI']:.2f} and "
-        f"{median['Euclidean ELBO']:.2f}), as in the paper. With one index and a constant step the last iterate of "
-        f"BW-IW-ELBO still wanders: its covariance error has median {np.median(error):.1f} but reaches "
-        f"{error.max():.0f} over these seeds. Averaging all K indices settles it "
+        f"{median['BW-IW-ELBO']:.2f} and {median['Euclidean IW-ELBO']:.2f}), the ELBO methods do not "
+        f"({median['FB-GVI']:.2f} and {median['Euclidean ELBO']:.2f}), as in the paper. With one index and a constant "
+        f"step the last iterate of BW-IW-ELBO still wanders: its covariance error has median {np.median(error):.1f} "
+        f"but reaches {error.max():.0f} over these seeds. Averaging all K indices settles it "
         f"(median KL {median[ALL_INDICES]:.2f})."
     )

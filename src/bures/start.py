@@ -1,19 +1,28 @@
 """Where a fit begins when the user does not say: close to a mode, unless a wider Gaussian sees more mass."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from bures.diagnostics import Pool, log_evidence
+from bures import linalg
 from bures.gaussian import Gaussian
 from bures.laplace import laplace
-from bures.linalg import cholesky_of_square
 from bures.target import Target
 
 _DRAWS = 256
 _WIDTHS = (1.0, 3.0, 10.0)  # how much wider than a local candidate to look, in standard deviations
 _TRIES = 10  # points to try Newton's method from
+
+
+class _View(eqx.Module):
+    """What draws from a candidate, and from wider versions of it, see of the target."""
+
+    z: Float[Array, "widths n dim"]
+    log_weights: Float[Array, "widths n"]
+    mass: Float[Array, " widths"]  # the log evidence that the draws see; −inf where they see nothing
+    error: Float[Array, " widths"]
 
 
 def find_start(key: Key[Array, ""], target: Target) -> Gaussian:
@@ -24,50 +33,50 @@ def find_start(key: Key[Array, ""], target: Target) -> Gaussian:
     tails), the Gaussian with the moments of their importance-weighted draws takes its place.
     """
     key_mode, key_look = jax.random.split(key)
-    local = [_mode(key_mode, target), Gaussian.standard(target.dim)]
+    local = [q for q in (_mode(key_mode, target), Gaussian.standard(target.dim)) if q is not None]
     best, best_mass = local[-1], -np.inf
-    for i, candidate in enumerate(q for q in local if q is not None):
+    for i, candidate in enumerate(local):
+        view = _look(jax.random.fold_in(key_look, i), candidate, target)
         for j, width in enumerate(_WIDTHS):
-            wide = Gaussian(candidate.mean, width * candidate.chol)
-            pool = Pool.draw(jax.random.fold_in(key_look, i * len(_WIDTHS) + j), wide, target, _DRAWS)
-            mass, error = _visible_mass(pool)
             # A broad view is noisy: it must see clearly more to win.
-            margin = 2 * error + 0.1 if width > 1 or i > 0 else 0.0
-            if mass - margin > best_mass:
-                best_mass = mass
-                best = candidate if width == 1 else _moments(pool, wide)
+            margin = 0.0 if best_mass == -np.inf else 2 * float(view.error[j]) + 0.1
+            if float(view.mass[j]) - margin > best_mass:
+                best_mass = float(view.mass[j])
+                best = candidate if width == 1 else _moments(view.z[j], view.log_weights[j], width * candidate.chol)
     return best
 
 
 def _mode(key: Key[Array, ""], target: Target) -> Gaussian | None:
     """The Laplace approximation from the origin, or else from random points around it; None if there is none."""
-    points = jnp.concatenate([jnp.zeros((1, target.dim)), jax.random.normal(key, (_TRIES - 1, target.dim))])
-    for point in points:
+    point = jnp.zeros(target.dim)
+    for attempt in range(_TRIES):
         try:
             return laplace(target, init=point)
         except ValueError:
-            continue
+            point = jax.random.normal(jax.random.fold_in(key, attempt), (target.dim,))
     return None
 
 
-def _visible_mass(pool: Pool) -> tuple[float, float]:
-    """The log evidence that the draws see, and its error; minus infinity where they see nothing."""
-    weights = np.asarray(pool.log_weights, np.float64)
-    weights = np.where(np.isfinite(weights), weights, -np.inf)
-    return log_evidence(weights) if np.any(np.isfinite(weights)) else (-np.inf, 0.0)
+@eqx.filter_jit
+def _look(key: Key[Array, ""], q: Gaussian, target: Target) -> _View:
+    widths = jnp.array(_WIDTHS, q.mean.dtype)
+    noise = jax.random.normal(key, (len(_WIDTHS), _DRAWS, q.dim), q.mean.dtype)
+    z = q.push(widths[:, None, None] * noise)
+    log_q = q.log_prob_of_noise(noise) - q.dim * jnp.log(widths)[:, None]
+    log_weights = target.value(z.reshape(-1, q.dim)).reshape(log_q.shape) - log_q
+    log_weights = jnp.where(jnp.isfinite(log_weights), log_weights, -jnp.inf)
+    mass = jax.nn.logsumexp(log_weights, axis=1) - jnp.log(_DRAWS)
+    inverse_ess = jnp.sum(jax.nn.softmax(log_weights, axis=1) ** 2, axis=1)
+    error = jnp.sqrt(jnp.maximum(inverse_ess - 1 / _DRAWS, 0))
+    return _View(z, log_weights, mass, jnp.where(jnp.isfinite(mass), error, 0))
 
 
-def _moments(pool: Pool, wide: Gaussian) -> Gaussian:
-    """The Gaussian with the weighted moments of the draws, kept from collapsing onto a few of them."""
-    log_weights = jnp.where(jnp.isfinite(pool.log_weights), pool.log_weights, -jnp.inf)
+@eqx.filter_jit
+def _moments(z: Float[Array, "n dim"], log_weights: Float[Array, " n"], chol: Float[Array, "dim dim"]) -> Gaussian:
+    """The Gaussian with the weighted moments of draws from N(·, chol cholᵀ), kept from collapsing onto a few."""
     weights = jax.nn.softmax(log_weights)
-    effective = 1 / jnp.sum(weights**2)
-    mean = weights @ pool.z
-    root = _weighted_root(pool.z - mean, weights)
+    mean = weights @ z
+    root = (z - mean).T * jnp.sqrt(weights)
     # With n effective draws the covariance is known to about 1/n of the proposal's.
-    floor = wide.chol / jnp.sqrt(effective)
-    return Gaussian(mean, cholesky_of_square(jnp.concatenate([root, floor], axis=1)))
-
-
-def _weighted_root(centred: Float[Array, "n dim"], weights: Float[Array, " n"]) -> Float[Array, "dim n"]:
-    return centred.T * jnp.sqrt(weights)
+    floor = chol * jnp.sqrt(jnp.sum(weights**2))
+    return Gaussian(mean, linalg.cholesky_of_square(jnp.concatenate([root, floor], axis=1)))
