@@ -28,6 +28,11 @@ def settings(quick: bool, seeds: int | None) -> dict:
     return {"seeds": seeds or (3 if quick else 10), "num_steps": 1000, "K": 5, "M": 100}
 
 
+def tiny() -> dict:
+    """A few seconds, for tests."""
+    return settings(quick=True, seeds=2) | {"num_steps": 20, "M": 10}
+
+
 def cells(settings: dict) -> dict[str, dict]:
     return {
         f"{method.replace(' ', '-').replace(',', '')}-{seed}": dict(settings, method=method, seed=seed)
@@ -44,7 +49,7 @@ def run(parameters: dict) -> dict:
     target = bures.models.eggbox()
     init = bures.Gaussian.from_moments(jnp.array([6.0, 12.0]), 5 * jnp.eye(2))
     key = jax.random.key(parameters["seed"])
-    fit = bures.fit(target, key=key, init=init, num_steps=parameters["num_steps"], **method)
+    fit = bures.fit(target, key=key, init=init, num_steps=parameters["num_steps"], progress=False, **method)
     # Its own constant: the diagnostics never see the keys of the steps.
     key_kl, key_bound = jax.random.split(jax.random.fold_in(key, 2**31 - 1))
     diagnostics = fit.diagnose(key_bound, 50_000, K=parameters["K"])

@@ -74,15 +74,31 @@ def within_spread(paper: float, paper_spread: float, values: Any, digits: int = 
 def provenance() -> dict[str, Any]:
     """Where a result comes from: commit, versions, machine, time."""
     packages = ("bures", "jax", "jaxlib", "numpy", "optax", "equinox")
-    here = Path(__file__).parent
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False)
     return {
-        "commit": commit.stdout.strip() or "unknown",
+        "commit": _git("rev-parse", "HEAD") or "unknown",
+        "modified": bool(_git("status", "--porcelain", "--", "src", "experiments")),  # code that is not in the commit
         "versions": {name: importlib.metadata.version(name) for name in packages}
         | {"python": platform.python_version()},
-        "machine": {"processor": platform.machine(), "system": platform.system(), "cores": os.cpu_count()},
+        "machine": {"processor": _processor(), "system": platform.system(), "cores": os.cpu_count()},
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
+
+
+def _git(*arguments: str) -> str:
+    root = Path(__file__).parent.parent
+    try:
+        return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:  # no git here
+        return ""
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return next(iter(models), platform.processor() or platform.machine())
 
 
 def fingerprint(parameters: Any) -> str:
@@ -98,14 +114,20 @@ class Store:
 
     def get(self, cell: str, parameters: Any) -> Any | None:
         """The kept result of a cell, or None if there is none with these parameters."""
+        kept = self.entry(cell, parameters)
+        return None if kept is None else kept["result"]
+
+    def entry(self, cell: str, parameters: Any) -> dict[str, Any] | None:
+        """All that was kept of a cell: its result, seconds and provenance."""
         path = self.folder / f"{cell}.json"
         if not path.is_file():
             return None
         try:
             kept = json.loads(path.read_text())
-        except json.JSONDecodeError:
+        except ValueError:  # cut short, or not JSON at all
             return None
-        return kept["result"] if kept.get("fingerprint") == fingerprint(parameters) else None
+        whole = isinstance(kept, dict) and {"result", "seconds", "provenance"} <= set(kept)
+        return kept if whole and kept.get("fingerprint") == fingerprint(parameters) else None
 
     def put(self, cell: str, parameters: Any, result: Any, seconds: float) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -123,31 +145,37 @@ class Store:
 def run_cells(
     module: Any, store: Store, settings: Any, report: Callable[[int, int, str], None] = lambda done, total, cell: None
 ) -> Results:
-    """Run what is not kept yet, in order; return the results of all cells."""
-    cells = module.cells(settings)
-    results: Results = {}
-    for done, (cell, parameters) in enumerate(cells.items()):
-        report(done, len(cells), cell)
-        parameters = json.loads(json.dumps(parameters))  # the same whether fresh or read back
-        result = store.get(cell, parameters)
-        if result is None:
-            began = time.perf_counter()
-            result = json.loads(json.dumps(module.run(parameters)))
-            store.put(cell, parameters, result, time.perf_counter() - began)
+    """Run what is not kept yet, in order; return the results of all cells.
+
+    `report(done, total, cell)` is called before each cell that is run, and once at the end.
+    """
+    results = read_cells(module, store, settings)
+    cells = _cells(module, settings)
+    for cell, parameters in cells.items():
+        if cell in results:
+            continue
+        report(len(results), len(cells), cell)
+        began = time.perf_counter()
+        result = json.loads(json.dumps(module.run(parameters)))
+        store.put(cell, parameters, result, time.perf_counter() - began)
         results[cell] = {"parameters": parameters, "result": result}
     report(len(cells), len(cells), "")
-    return results
+    return {cell: results[cell] for cell in cells}
 
 
 def read_cells(module: Any, store: Store, settings: Any) -> Results:
     """The kept results, those cells left out that have not been run."""
     kept = {}
-    for cell, parameters in module.cells(settings).items():
-        parameters = json.loads(json.dumps(parameters))
+    for cell, parameters in _cells(module, settings).items():
         result = store.get(cell, parameters)
         if result is not None:
             kept[cell] = {"parameters": parameters, "result": result}
     return kept
+
+
+def _cells(module: Any, settings: Any) -> dict[str, Any]:
+    """The cells with parameters that are the same whether fresh or read back."""
+    return json.loads(json.dumps(module.cells(settings)))
 
 
 def select(results: Results, **wanted: Any) -> Iterator[tuple[dict[str, Any], Any]]:

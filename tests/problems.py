@@ -81,3 +81,17 @@ def mean_and_error(replicates):
     """The mean over the leading axis, and its standard error."""
     replicates = np.asarray(replicates)
     return replicates.mean(axis=0), replicates.std(axis=0, ddof=1) / np.sqrt(len(replicates))
+
+
+def run_steps(key, q, target, method, num_steps):
+    """The user's own loop: `lax.scan` over `bures.step`. Returns the last state and the `Info` of every step."""
+
+    def body(state, t):
+        return bures.step(jax.random.fold_in(key, t), state, target, **method)
+
+    return jax.lax.scan(body, bures.init(target, init=q, **method), jnp.arange(num_steps))
+
+
+def quick_jit(function):
+    """`jax.jit`, with less time spent on the speed of a program that runs once."""
+    return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0})

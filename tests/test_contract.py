@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from problems import regression_data
+from problems import quick_jit, regression_data, run_steps
 
 import bures
 
@@ -52,20 +52,6 @@ def start(dtype=jnp.float64):
     return bures.Gaussian(jnp.array([0.3, -0.2], dtype), jnp.array([[1.0, 0.0], [0.3, 0.7]], dtype))
 
 
-def run(key, q, target, method, num_steps=5):
-    """The user's own loop: `lax.scan` over `bures.step`."""
-
-    def body(state, t):
-        return bures.step(jax.random.fold_in(key, t), state, target, **method)
-
-    return jax.lax.scan(body, bures.init(target, init=q, **method), jnp.arange(num_steps))
-
-
-def quick_jit(function):
-    """`jax.jit`, with less time spent on the speed of a program that runs once."""
-    return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0})
-
-
 def leaves_equal(first, second):
     pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
     return all(np.array_equal(np.asarray(a), np.asarray(b)) for a, b in pairs)
@@ -75,23 +61,19 @@ def float_dtypes(tree):
     return {leaf.dtype for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)}
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=["float32", "float64"])
-@pytest.mark.parametrize("method", METHODS, ids=name_of)
-def test_the_dtype_of_the_start_is_kept(method, dtype, target):
-    out = jax.eval_shape(lambda key, q: run(key, q, target, method), jax.random.key(0), start(dtype))
-    assert float_dtypes(out) == {jnp.dtype(dtype)}
-
-
 @pytest.mark.parametrize(
-    ("method", "dtype"),
-    [pytest.param(method, DTYPES[i % 2], id=name_of(method)) for i, method in enumerate(METHODS)],
+    ("method", "dtype", "other"),
+    [pytest.param(method, DTYPES[i % 2], DTYPES[1 - i % 2], id=name_of(method)) for i, method in enumerate(METHODS)],
 )
-def test_steps_under_jit_vmap_and_scan(method, dtype, target):
-    """In float32 and float64 by turns, to save compilations."""
+def test_steps_under_jit_vmap_and_scan(method, dtype, other, target):
+    """In float32 and float64 by turns, to save compilations; the other dtype is only traced."""
     keys = jax.random.split(jax.random.key(1), 3)
-    many = quick_jit(jax.vmap(lambda key, q: run(key, q, target, method), in_axes=(0, None)))
+    many = quick_jit(jax.vmap(lambda key, q: run_steps(key, q, target, method, 5), in_axes=(0, None)))
     states, infos = many(keys, start(dtype))
     assert leaves_equal((states, infos), many(keys, start(dtype)))  # deterministic
+    assert float_dtypes((states, infos)) == {jnp.dtype(dtype)}
+    traced = jax.eval_shape(lambda key, q: run_steps(key, q, target, method, 5), keys[0], start(other))
+    assert float_dtypes(traced) == {jnp.dtype(other)}
     q = states.approximation
     assert q.mean.shape == (3, 2)
     assert q.chol.shape == (3, 2, 2)
@@ -159,7 +141,7 @@ def test_the_loop_takes_the_steps_of_the_pure_pair(target):
     method = GEOMETRY_METHODS[-1]
     key = jax.random.key(2)
     result = bures.fit(target, key=key, init=start(), num_steps=5, **method)
-    state, info = quick_jit(lambda key, q: run(key, q, target, method))(key, start())
+    state, info = quick_jit(lambda key, q: run_steps(key, q, target, method, 5))(key, start())
     np.testing.assert_allclose(result.approximation.mean, state.approximation.mean, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(result.approximation.chol, state.approximation.chol, rtol=1e-9, atol=1e-12)
     for name in info.names:
@@ -175,7 +157,7 @@ def test_constants_may_be_closed_over_under_jit(target):
         return bures.fit(target, key=key, init=q, num_steps=2, **method).approximation
 
     jax.eval_shape(last, jax.random.key(0))
-    jax.eval_shape(lambda key: run(key, q, target, method), jax.random.key(0))
+    jax.eval_shape(lambda key: run_steps(key, q, target, method, 5), jax.random.key(0))
     mean, covariance = np.zeros(2), np.eye(2)
     jax.eval_shape(lambda x: x * bures.Gaussian.from_moments(mean, covariance).mean, 1.0)
     jax.eval_shape(lambda x: x * bures.Gaussian(jnp.asarray(mean), q.chol).mean, 1.0)
@@ -219,6 +201,6 @@ def test_a_different_step_size_does_not_compile_again(target):
 @pytest.mark.parametrize("optimizer", [optax.sgd(0.05, momentum=0.9), optax.adamw(0.01)], ids=["sgd", "adamw"])
 def test_any_optax_optimiser_keeps_the_contract(optimizer, target):
     method = {"objective": bures.ELBO(), "estimator": bures.Stein(M=16), "geometry": bures.Euclidean(optimizer)}
-    state, info = quick_jit(lambda key, q: run(key, q, target, method))(jax.random.key(7), start())
+    state, info = quick_jit(lambda key, q: run_steps(key, q, target, method, 5))(jax.random.key(7), start())
     assert np.all(info.finite)
     assert not np.array_equal(state.approximation.mean, start().mean)

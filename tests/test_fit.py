@@ -83,6 +83,9 @@ def test_trace_and_counters(target):
     assert result.num_hessians == 0
     with pytest.raises(KeyError, match="grad_norm"):
         result.trace["gradient"]
+    assert 0 < np.sum(result.trace.clipped) <= 23
+    assert result.diagnose(jax.random.key(1), 100).clip_rate == np.mean(result.trace.clipped)
+    assert result.diagnose(jax.random.key(1), 100).min_eigenvalue == np.min(result.trace.min_eigenvalue)
 
 
 def test_min_eigenvalue_is_that_of_the_covariance_after_the_step(target):

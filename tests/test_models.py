@@ -8,7 +8,6 @@ import scipy.integrate
 import scipy.stats
 from problems import assert_within_standard_errors, regression_data
 
-import bures
 from bures import models
 
 EXACT = {
@@ -24,8 +23,8 @@ EXACT = {
 @pytest.mark.parametrize("name", EXACT)
 def test_moments_are_those_of_the_draws(name):
     target = EXACT[name]
-    z = np.asarray(target.sample(jax.random.key(0), 200_000))
-    assert z.shape == (200_000, target.dim)
+    z = np.asarray(target.sample(jax.random.key(0), 50_000))
+    assert z.shape == (50_000, target.dim)
     assert_within_standard_errors(z.mean(axis=0), target.mean, z.std(axis=0) / np.sqrt(len(z)))
     centred = z - np.asarray(target.mean)
     products = np.einsum("ni,nj->nij", centred, centred)
@@ -115,9 +114,9 @@ def test_logistic_regression_is_its_definition():
     assert float(target.log_density(jnp.asarray(z))) == pytest.approx(expected, rel=1e-12)
     assert target.names == ("a", "b", "c")
     score = X.T @ (y - probability) - z / 4
-    np.testing.assert_allclose(jax.grad(target.log_density)(jnp.asarray(z)), score, rtol=1e-11)
+    np.testing.assert_allclose(jax.jit(jax.grad(target.log_density))(jnp.asarray(z)), score, rtol=1e-11)
     hessian = -(X.T * (probability * (1 - probability))) @ X - np.eye(3) / 4
-    np.testing.assert_allclose(jax.hessian(target.log_density)(jnp.asarray(z)), hessian, rtol=1e-11)
+    np.testing.assert_allclose(jax.jit(jax.hessian(target.log_density))(jnp.asarray(z)), hessian, rtol=1e-11)
     np.testing.assert_allclose(target.weighted_hessian(jnp.array([2.0]), jnp.asarray(z)[None]), 2 * hessian, rtol=1e-11)
 
 
@@ -131,9 +130,3 @@ def test_logistic_regression_is_stable_far_out(dtype):
     assert np.all(np.isfinite(value))
     assert np.all(np.isfinite(score))
     assert np.all(np.isfinite(target.weighted_hessian(jnp.ones(1, dtype), z[None])))
-
-
-def test_fits_of_built_in_targets_find_their_moments_where_gaussian():
-    target = models.gaussian(4, condition_number=50.0)
-    result = bures.fit(target, key=jax.random.key(0), num_steps=30)
-    np.testing.assert_allclose(result.approximation.covariance, target.covariance, atol=1e-6)

@@ -142,6 +142,6 @@ def test_fits_report_constrained_variables(key):
         return 9 * jnp.log(rate) - 5 * rate
 
     target = bures.Target.from_variables(density, {"rate": Positive()})
-    result = bures.fit(target, key=key, num_steps=50)
+    result = bures.fit(target, key=key, init=bures.Gaussian.standard(1), estimator=bures.Price(M=10), num_steps=50)
     rates = jax.vmap(target.constrain)(result.resample(key, 2000))["rate"]
     assert np.mean(rates) == pytest.approx(10 / 5, abs=4 * np.sqrt(10) / 5 / np.sqrt(1000))

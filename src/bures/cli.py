@@ -1,4 +1,4 @@
-"""The command line: `bures fit`. Everything here goes through the public names."""
+"""The command line: `bures fit`, `bures reproduce`, `bures report`."""
 
 import enum
 import importlib.util
@@ -18,11 +18,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Gaussian variational inference on Bures-Wasserstein space.",
 )
-
-
-@app.callback()
-def _group() -> None:
-    """Keep `fit` a sub-command: others join it."""
 
 
 class ObjectiveName(enum.StrEnum):
@@ -115,6 +110,50 @@ def fit(
     _report(result, name, seed, num_samples, out)
     if result.outcome in (bures.Outcome.NON_FINITE, bures.Outcome.DIVERGED):
         raise typer.Exit(1)
+
+
+@app.command()
+def reproduce(
+    experiment: Annotated[
+        str, typer.Argument(help="eggbox, snr, convergence, census, census-full, banana, factorial or all.")
+    ],
+    quick: Annotated[bool, typer.Option("--quick", help="Minutes, not hours: fewer seeds and steps.")] = False,
+    seeds: Annotated[int | None, typer.Option(help="Repetitions. [default: the protocol's own]")] = None,
+    out: Annotated[Path, typer.Option(help="Folder that keeps the results.")] = Path("results"),
+    experiments: Annotated[
+        Path | None, typer.Option(help="Folder of the experiments. [default: the repository's]")
+    ] = None,
+) -> None:
+    """Run the paper's experiments and compare with its figures.
+
+    Results are kept cell by cell: a run that was stopped, however rudely, goes on where it was, and a second run only
+    redraws. Tables and figures are in OUT/EXPERIMENT/full or quick; `bures report OUT` puts them on one page.
+    """
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    from bures.reproduce import reproduce as run
+
+    _check_folder(out)
+    run(experiment, quick=quick, seeds=seeds, out=out, experiments=experiments, say=typer.echo)
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder filled by `bures reproduce`.")] = Path(
+        "results"
+    ),
+    experiments: Annotated[
+        Path | None, typer.Option(help="Folder of the experiments. [default: the repository's]")
+    ] = None,
+) -> None:
+    """Write DIR/report.html: every experiment's question, settings, tables, figures and reading on one page."""
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    from bures.report import write_report
+
+    typer.echo(f"wrote {write_report(folder, experiments=experiments)}")
 
 
 def _find_target(text: str, dim: int | None) -> tuple[Any, str]:

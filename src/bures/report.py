@@ -1,0 +1,216 @@
+"""One self-contained page of all experiments: question, settings, paper | measured | agrees?, figures, reading."""
+
+import base64
+import html
+import json
+from pathlib import Path
+from typing import Any
+
+from bures.reproduce import EXPERIMENTS, MARKS, MODES, Shown, find_folder, load_experiment, read_experiment
+from bures.storage import write_atomically
+
+_WORDS = {True: "agrees", False: "differs", None: "nothing to compare"}
+_CLASSES = {True: "yes", False: "no", None: "none"}
+
+_STYLE = """
+:root { --ink: #1c1e21; --soft: #5f6670; --line: #d9dce1; --wash: #f6f7f9; --yes: #00734f; --no: #b03a00;
+  --accent: #0060a0; }
+* { box-sizing: border-box; }
+html { -webkit-text-size-adjust: 100%; }
+body { margin: 0 auto; padding: 2.5rem 1.25rem 5rem; max-width: 58rem; color: var(--ink); background: #fff;
+  font: 1rem/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; }
+h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .5rem; letter-spacing: -.01em; }
+h2 { font-size: 1.4rem; line-height: 1.25; margin: 0 0 .4rem; }
+h3 { font-size: 1rem; margin: 1.8rem 0 .5rem; }
+a { color: var(--accent); text-decoration-thickness: 1px; text-underline-offset: 2px; }
+p { margin: .5rem 0; max-width: 44rem; }
+section { margin-top: 3.2rem; padding-top: 1.6rem; border-top: 1px solid var(--line); }
+.question { font-size: 1.08rem; color: var(--soft); }
+.state { font-size: .85rem; color: var(--soft); }
+.badge { display: inline-block; padding: .05rem .5rem; border: 1px solid var(--line); border-radius: 1rem;
+  background: var(--wash); color: var(--ink); }
+.badge.partial { border-color: var(--no); color: var(--no); }
+.reading { border-left: 3px solid var(--accent); padding: .1rem 0 .1rem 1rem; margin: 1.1rem 0; }
+.box { overflow-x: auto; -webkit-overflow-scrolling: touch; }
+table { border-collapse: collapse; width: 100%; font-size: .9rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .34rem .7rem; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line); }
+th { font-size: .78rem; font-weight: 600; color: var(--soft); border-bottom-color: #9aa1ab; white-space: nowrap; }
+th:first-child, td:first-child { padding-left: 0; }
+td.value { white-space: nowrap; }
+td.mark, th.mark { text-align: center; }
+td.mark { font-weight: 700; }
+.yes { color: var(--yes); } .no { color: var(--no); } .none { color: var(--soft); }
+tr.no td:not(.mark) { background: #fdf4ef; }
+.note { display: block; font-size: .82rem; color: var(--soft); white-space: normal; }
+.contents { width: auto; }
+figure { margin: 1.6rem 0; }
+figure img { display: block; max-width: 100%; height: auto; }
+figcaption { font-size: .82rem; color: var(--soft); margin-top: .3rem; }
+details { margin: .8rem 0; font-size: .88rem; }
+summary { cursor: pointer; color: var(--accent); }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; margin: .6rem 0; }
+dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
+ul { padding-left: 1.2rem; } li { margin: .15rem 0; }
+@media (max-width: 40rem) {
+  body { padding: 1.5rem 1rem 3rem; }
+  h1 { font-size: 1.5rem; }
+  th, td { padding: .34rem .4rem; }
+  table { font-size: .82rem; }
+  td.value { white-space: normal; }
+  dl { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: .4rem; }
+}
+@media print { details > * { display: block; } section { break-before: page; } }
+"""
+
+
+def write_report(out: Path, *, experiments: Path | None = None) -> Path:
+    """Write `out/report.html` from the cells kept in `out`: full results where there are any, else quick ones."""
+    if not out.is_dir():
+        raise ValueError(f"DIR must be a folder of results, but {str(out)!r} is none. Run `bures reproduce` first.")
+    folder = find_folder(experiments)
+    shown = [found for name in EXPERIMENTS if (found := _find(name, folder, out)) is not None]
+    if not shown:
+        raise ValueError(f"{str(out)!r} holds no results of any experiment. Run `bures reproduce` first.")
+    missing = [name for name in EXPERIMENTS if name not in {each.name for each in shown}]
+    path = out / "report.html"
+    write_atomically(path, _page(shown, missing).encode())
+    return path
+
+
+def _find(name: str, folder: Path, out: Path) -> Shown | None:
+    """The full results of an experiment if any cell of them is there, else the quick ones."""
+    module = load_experiment(name, folder)
+    if module is None:
+        return None
+    found = [read_experiment(name, module, mode, out) for mode in MODES]
+    return next((shown for shown in found if shown is not None and shown.done), None)
+
+
+def _page(shown: list[Shown], missing: list[str]) -> str:
+    sections = "\n".join(_section(each) for each in shown)
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<link rel="icon" href="data:,">\n'
+        f"<title>bures: the paper’s experiments, measured</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+        f"{_summary(shown, missing)}\n{sections}\n</body>\n</html>\n"
+    )
+
+
+def _summary(shown: list[Shown], missing: list[str]) -> str:
+    verdicts = [row.agrees for each in shown for table in each.tables for row in table.rows]
+    compared = len(verdicts) - verdicts.count(None)
+    differing = [
+        f'<li><a href="#{each.name}">{_text(each.name)}</a>: {_text(row.label)} '
+        f"(paper {_text(row.paper)}, measured {_text(row.measured)})</li>"
+        for each in shown
+        for table in each.tables
+        for row in table.rows
+        if row.agrees is False
+    ]
+    parts = [
+        "<header>",
+        "<h1>The paper’s experiments, measured</h1>",
+        f"<p><strong>{verdicts.count(True)} of {compared} comparisons agree</strong> with the paper, "
+        f"{verdicts.count(False)} differ; {verdicts.count(None)} further rows have no figure in the paper to compare "
+        "with.</p>",
+        _contents(shown),
+    ]
+    if missing:
+        parts.append(f"<p>No results here: {_text(', '.join(missing))}.</p>")
+    if differing:
+        opened = " open" if len(differing) <= 12 else ""
+        listed = f"<ul>{''.join(differing)}</ul>"
+        parts.append(f"<details{opened}><summary>What differs ({len(differing)})</summary>{listed}</details>")
+    return "\n".join([*parts, "</header>"])
+
+
+def _contents(shown: list[Shown]) -> str:
+    rows = []
+    for each in shown:
+        verdicts = [row.agrees for table in each.tables for row in table.rows]
+        rows.append(
+            f'<tr><td><a href="#{each.name}">{_text(each.module.TITLE)}</a></td><td>{each.mode}</td>'
+            f"<td>{each.done}/{each.total}</td>"
+            f'<td class="yes">{verdicts.count(True)}</td><td class="no">{verdicts.count(False)}</td></tr>'
+        )
+    head = "<tr><th>experiment</th><th>protocol</th><th>cells</th><th>agree</th><th>differ</th></tr>"
+    return (
+        f'<nav aria-label="Contents"><div class="box"><table class="contents"><thead>{head}</thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div></nav>"
+    )
+
+
+def _section(each: Shown) -> str:
+    partial = each.done < each.total
+    state = f"{each.done} of {each.total} cells run" if partial else f"all {each.total} cells run"
+    parts = [
+        f'<section id="{each.name}">',
+        f"<h2>{_text(each.module.TITLE)}</h2>",
+        f'<p class="question">{_text(each.module.QUESTION)}</p>',
+        f'<p class="state"><span class="badge">{each.mode} protocol</span> '
+        f'<span class="badge{" partial" if partial else ""}">{state}</span></p>',
+    ]
+    if partial and not each.tables:
+        parts.append("<p>That is not enough for the tables yet: run it again, and it goes on where it stopped.</p>")
+    if each.reading:
+        parts.append(f'<p class="reading">{_text(each.reading)}</p>')
+    parts += [_table(table) for table in each.tables]
+    parts += [_figure(name, content, each) for name, content in each.figures.items()]
+    parts += [_details(each), "</section>"]
+    return "\n".join(parts)
+
+
+def _table(table: Any) -> str:
+    rows = "\n".join(_row(row) for row in table.rows)
+    note = f'<p class="note">{_text(table.note)}</p>' if table.note else ""
+    return (
+        f'<h3>{_text(table.title)}</h3>\n<div class="box"><table class="comparison"><thead><tr><th></th><th>paper</th>'
+        f'<th>measured</th><th class="mark">agrees?</th></tr></thead>\n<tbody>\n{rows}\n</tbody></table></div>\n{note}'
+    )
+
+
+def _row(row: Any) -> str:
+    kind, note = _CLASSES[row.agrees], f'<span class="note">{_text(row.note)}</span>' if row.note else ""
+    return (
+        f'<tr class="{kind}"><td>{_text(row.label)}{note}</td><td class="value">{_text(row.paper)}</td>'
+        f'<td class="value">{_text(row.measured)}</td>'
+        f'<td class="mark {kind}" title="{_WORDS[row.agrees]}">{MARKS[row.agrees]}</td></tr>'
+    )
+
+
+def _figure(name: str, content: bytes, each: Shown) -> str:
+    data = base64.b64encode(content).decode()
+    caption = name.replace("-", " ")
+    return (
+        f'<figure><img alt="{_text(each.module.TITLE)}: {_text(caption)}" src="data:image/png;base64,{data}">'
+        f"<figcaption>{_text(caption)}</figcaption></figure>"
+    )
+
+
+def _details(each: Shown) -> str:
+    settings = "".join(
+        f"<dt>{_text(name)}</dt><dd>{_text(_plain(value))}</dd>" for name, value in each.settings.items()
+    )
+    sources = "".join(_source(provenance) for provenance in each.provenances)
+    return (
+        f"<details><summary>Settings</summary><dl>{settings}</dl></details>\n"
+        f"<details><summary>Where the results come from: {each.seconds:,.0f} s of work</summary>{sources}</details>"
+    )
+
+
+def _source(provenance: dict[str, Any]) -> str:
+    entries = {
+        "commit": provenance["commit"] + (" with changes not committed" if provenance.get("modified") else ""),
+        "versions": ", ".join(f"{name} {version}" for name, version in provenance["versions"].items()),
+        "machine": ", ".join(f"{name} {value}" for name, value in provenance["machine"].items()),
+    }
+    return f"<dl>{''.join(f'<dt>{name}</dt><dd>{_text(value)}</dd>' for name, value in entries.items())}</dl>"
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _text(value: Any) -> str:
+    return html.escape(str(value))
