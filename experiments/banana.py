@@ -152,13 +152,13 @@ def _maximise(parameters: dict) -> dict:
 
     @jax.jit
     @jax.value_and_grad
-    def loss(x):
+    def loss(x, noise):
         z = jnp.array([0.0, 1.0]) * x[0] + noise * jnp.exp(x[1:])
         log_q = -jnp.sum(noise**2, axis=-1) / 2 - jnp.sum(x[1:]) - jnp.log(2 * jnp.pi)
         return -jnp.mean(objective.bound(jax.vmap(jax.vmap(target.log_density))(z) - log_q))
 
     def evaluate(x):
-        return tuple(np.asarray(value) for value in loss(jnp.asarray(x)))
+        return tuple(np.asarray(value) for value in loss(jnp.asarray(x), noise))
 
     solution = minimize(evaluate, np.log([1.0, 8.0, 2.0]), jac=True, method="L-BFGS-B", options={"gtol": 1e-6})
     return {"variances": np.exp(2 * solution.x[1:]).tolist(), "bound": -float(solution.fun)}
@@ -272,8 +272,8 @@ def _optimum_table(results: Results, settings: dict) -> Table:
         "Variances of x1 and x2 at the optimum, by K and α",
         tuple(rows),
         f"Mean ± standard deviation over {settings['repeats']} seeds. The optimum is that of the bound itself, "
-        f"maximised on {settings['draws']:,} fixed draws (no geometry, no step size). Where bures.fit, with its default "
-        "100 tuples a step, lies far below it, heavy-tailed noise has made its safeguard act on one side.",
+        f"maximised on {settings['draws']:,} fixed draws (no geometry, no step size). Where bures.fit, with its "
+        "default 100 tuples a step, lies far below it, heavy-tailed noise has made its safeguard act on one side.",
     )
 
 

@@ -264,16 +264,18 @@ def reached(progress: np.ndarray, threshold: float) -> int | None:
     return int(stays[0]) + 1 if stays.size else None
 
 
-def choose_step(finals: Mapping[float, Iterable[float | None]]) -> tuple[float | None, list[float]]:
+def choose_step(
+    finals: Mapping[float, Iterable[float | None]], margin: float = MARGIN
+) -> tuple[float | None, list[float]]:
     """The paper's rule: the largest viable step, and the steps that fail the stability guard.
 
-    A step is viable if its mean final value is within 0.5 of the best mean, and its worst one within 50 of it.
+    A step is viable if its mean final value is within `margin` of the best mean, and its worst one within 50 of it.
     """
     values = {step: [-np.inf if x is None else x for x in finals[step]] for step in finals}
     means = {step: float(np.mean(x)) for step, x in values.items() if len(x)}
     best = max(means.values(), default=-np.inf)
     unstable = [step for step in means if not min(values[step]) >= best - STABILITY]
-    viable = [step for step, mean in means.items() if step not in unstable and mean >= best - MARGIN]
+    viable = [step for step, mean in means.items() if step not in unstable and mean >= best - margin]
     return max(viable, default=None), unstable
 
 

@@ -4,6 +4,7 @@ An experiment is a module with
 
     TITLE, QUESTION               what it is about, in a line each
     settings(quick, seeds)        the frozen settings of a mode, JSON-able
+    tiny()                        settings of a few seconds, for tests
     cells(settings)               {cell id: parameters}: independent pieces of work
     run(parameters)               one cell: parameters -> JSON-able result (deterministic but for times)
     tables(results, settings)     [Table]: paper | measured | agrees?

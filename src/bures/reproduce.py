@@ -125,7 +125,7 @@ class Shown(NamedTuple):
 
 def run_experiment(name: str, module: Any, settings: dict[str, Any], mode: str, out: Path) -> Shown:
     """Run what is not kept yet, then write tables and figures."""
-    protocol = sys.modules["experiments.protocol"]
+    protocol = importlib.import_module("experiments.protocol")
     store = protocol.Store(out, name, mode)
     store.folder.mkdir(parents=True, exist_ok=True)
     settings = json.loads(json.dumps(settings))  # the same whether fresh or read back
@@ -144,7 +144,7 @@ def run_experiment(name: str, module: Any, settings: dict[str, Any], mode: str, 
 
 def read_experiment(name: str, module: Any, mode: str, out: Path) -> Shown | None:
     """What can be shown from the cells kept in `out`, with nothing run; None if there is nothing."""
-    protocol = sys.modules["experiments.protocol"]
+    protocol = importlib.import_module("experiments.protocol")
     store = protocol.Store(out, name, mode)
     try:
         settings = json.loads((store.folder / "settings.json").read_text())

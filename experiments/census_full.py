@@ -1,0 +1,317 @@
+"""Census with all features (Table 6): the literal design, d = 96, and a well-conditioned one nearer the paper's figures.
+
+The paper's recipe (one-hot, z-scores, column-pivoted QR with the intercept kept) leads to d = 96 as the paper says, but
+not to its condition numbers: categories of a few rows leave posterior standard deviations up to 1.0 (paper: 0.0645).
+The `"regular"` design takes the rest of the rule from the figures to be met:
+
+- a category with fewer than `RARE` rows of either label joins the most frequent category of its attribute (three do:
+  Preschool, the Armed Forces and Holland, which has a single row);
+- the pivoted QR drops a column whose distance from the span of those before is below `TOLERANCE` of the first's, where
+  the literal design has 1e-9: one more column goes, Never-married, nearly a sum of others.
+
+What is left, d = 92, has all standard deviations within 0.0115-0.0656 (paper: 0.0123-0.0645).
+
+Each observation's part of the likelihood is evaluated in float32, which halves the cost, sums and everything else in
+float64, and the quality of the fits throughout in float64; the reference cells report the difference this makes.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from matplotlib.figure import Figure
+from scipy.linalg import qr
+
+import bures
+from experiments.census import (
+    COLOURS,
+    collapsed_regression,
+    gaussian,
+    plot_progress,
+    run_method,
+    scaled_step_size,
+    values,
+)
+from experiments.protocol import METHODS, Results, Row, Table, mean_and_spread, select, within_spread
+
+TITLE = "Census with all features: d = 96"
+QUESTION = "Do the Bures–Wasserstein methods keep their lead in higher dimension, and how does the design matter?"
+
+STEP_SIZES = {"BW-IW-ELBO": 1e-3, "FB-GVI": 5e-5, "Euclidean IW-ELBO": 1e-2, "Euclidean ELBO": 1e-2}
+DESIGNS = ("regular", "literal")
+RARE = 2
+TOLERANCE = 0.3
+MEASURES = ("ELBO", "nESS", "KL(p‖q)")
+# Table 6: mean and spread over 10 seeds, in the order of MEASURES, nESS in percent.
+PAPER = {
+    "BW-IW-ELBO": ((-15386.13, 0.01), (64.77, 7.7), (0.38, 0.01)),
+    "FB-GVI": ((-15386.11, 0.00), (55.04, 12.5), (0.36, 0.01)),
+    "Euclidean IW-ELBO": ((-15897.05, 5.39), (0.00, 0.0), (75.59, 2.34)),
+    "Euclidean ELBO": ((-15486.72, 1.62), (0.00, 0.1), (32.32, 0.83)),
+}
+
+
+def settings(quick: bool, seeds: int | None) -> dict:
+    """Quick: every thirtieth row, step sizes scaled to match, 250 steps of 20 tuples, and the regular design alone."""
+    if quick:
+        return {"seeds": seeds or 1, "num_steps": 250, "K": 5, "M": 20, "every": 30, "designs": ["regular"]}
+    return {"seeds": seeds or 10, "num_steps": 1000, "K": 5, "M": 100, "every": 1, "designs": list(DESIGNS)}
+
+
+def tiny() -> dict:
+    return {"seeds": 1, "num_steps": 3, "K": 2, "M": 3, "every": 300, "designs": ["regular"]}
+
+
+def cells(settings: dict) -> dict[str, dict]:
+    """The references, then seed by seed, so that a run cut short still compares methods and designs."""
+    every = settings["every"]
+    work = {
+        f"reference-{design}": {"method": "Laplace", "design": design, "every": every} for design in settings["designs"]
+    }
+    common = {name: settings[name] for name in ("num_steps", "K", "M", "every")}
+    for seed in range(settings["seeds"]):
+        for design in settings["designs"]:
+            for method in METHODS:
+                step_size = scaled_step_size(method, STEP_SIZES[method], every)
+                cell = dict(common, method=method, design=design, seed=seed, step_size=step_size)
+                work[f"{design}-{method.replace(' ', '-')}-{seed}"] = cell
+    return work
+
+
+def run(parameters: dict) -> dict:
+    X, y, names = design_matrix(parameters["design"], parameters["every"])
+    exact = bures.models.logistic_regression(X, y, names=names)
+    fast = collapsed_regression(X, y, names=names, dtype="float32")
+    reference = bures.laplace(exact)
+    if parameters["method"] == "Laplace":
+        return _describe(reference, X, exact, fast)
+    result = run_method(fast, parameters, exact)
+    q = gaussian(result)
+    return result | {"KL(p‖q)": float(reference.kl(q)), "KL(q‖p)": float(q.kl(reference))}
+
+
+# ---- The designs -----------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def design_matrix(design: str, every: int = 1) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+    """Design matrix, labels and names. A subsample keeps the columns and scales of all rows."""
+    X, y, names = bures.datasets.census("full") if design == "literal" else _regular()
+    return X[::every], y[::every], names
+
+
+def _regular() -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+    table = bures.datasets.adult()
+    y = table["income"].astype(float)
+    attributes = [name for name in table if f"{name}_categories" in table]
+    columns = {
+        name: column.astype(float)
+        for name, column in table.items()
+        if name not in (*attributes, "income") and not name.endswith("_categories")
+    }
+    for name in attributes:
+        columns |= _one_hot(name, table[name], table[f"{name}_categories"], y)
+    names, X = tuple(columns), np.stack(list(columns.values()), axis=1)
+    X = (X - X.mean(axis=0)) / X.std(axis=0)
+    # z-scored columns are orthogonal to the intercept already: keeping it costs nothing.
+    factor, pivots = qr(X, mode="r", pivoting=True)
+    size = np.abs(np.diagonal(factor))
+    kept = sorted(int(column) for column in pivots[size > TOLERANCE * size[0]])
+    return np.column_stack([np.ones(len(y)), X[:, kept]]), y, ("intercept", *(names[i] for i in kept))
+
+
+def _one_hot(name: str, codes: np.ndarray, categories: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
+    """A column for each category that is not rare; the rare ones join the most frequent."""
+    rows = np.bincount(codes, minlength=len(categories))
+    positive = np.bincount(codes, weights=y, minlength=len(categories))
+    rare = np.minimum(positive, rows - positive) < RARE
+    merged = np.where(rare[codes], np.argmax(rows), codes)
+    return {
+        f"{name}={category}": (merged == code).astype(float)
+        for code, category in enumerate(categories)
+        if not rare[code]
+    }
+
+
+def _describe(reference: bures.Gaussian, X: np.ndarray, exact: bures.Target, fast: bures.Target) -> dict:
+    """The Laplace reference, how good a proposal it is itself, and what float32 changes."""
+    eigenvalues = np.linalg.eigvalsh(reference.covariance)
+    quality = bures.diagnostics.diagnose(jax.random.key(1), reference, exact, num_samples=10_000)
+    z = reference.sample(jax.random.key(2), 500)
+    (value, score), (fast_value, fast_score) = (target.value_and_score(z) for target in (exact, fast))
+    return {
+        "dim": reference.dim,
+        "design condition": float(np.linalg.cond(X)),
+        "covariance condition": float(eigenvalues[-1] / eigenvalues[0]),
+        "deviations": np.asarray(reference.standard_deviations).tolist(),
+        "ELBO": quality.elbo,
+        "nESS": 100 * quality.ness,
+        "khat": quality.khat,
+        "log evidence": quality.log_evidence,
+        "mean": np.asarray(reference.mean).tolist(),
+        "float32: log density": float(jnp.max(jnp.abs(fast_value - value))),
+        "float32: score": float(jnp.max(jnp.abs(fast_score - score)) / jnp.std(score)),
+    }
+
+
+# ---- Tables ----------------------------------------------------------------------------------------------------------
+
+
+def tables(results: Results, settings: dict) -> list[Table]:
+    full = settings["every"] == 1
+    built = []
+    for design in settings["designs"]:
+        reference = _reference(results, design)
+        if reference is not None:
+            rows = _reference_rows(reference, full and design == "regular")
+            built.append(Table(f"{design.capitalize()} design and its Laplace reference", tuple(rows)))
+        rows = _quality_rows(results, design, full and design == "regular")
+        if rows:
+            seeds = len(values(results, METHODS[0], "ELBO", design=design))
+            scale = "" if full else f"; one row in {settings['every']}, {settings['num_steps']} steps"
+            built.append(
+                Table(
+                    f"Table 6, {design} design, {seeds} of {settings['seeds']} seeds{scale}",
+                    tuple(rows),
+                    "Mean ± standard deviation over seeds. p is the Laplace reference, as in the paper. "
+                    "The designs are not the paper's: compare orders and ratios, not ELBOs.",
+                )
+            )
+    return built
+
+
+def _reference(results: Results, design: str) -> dict | None:
+    return next((result for _, result in select(results, method="Laplace", design=design)), None)
+
+
+def _reference_rows(reference: dict, comparable: bool) -> list[Row]:
+    deviations = np.array(reference["deviations"])
+    near = bool(deviations.min() > 0.0123 / 1.2 and deviations.max() < 0.0645 * 1.2) if comparable else None
+    return [
+        Row("dimension", "96", str(reference["dim"])),
+        Row("condition number of the design", "8.0", f"{reference['design condition']:.1f}"),
+        Row(
+            "posterior standard deviations",
+            "0.0123–0.0645",
+            f"{deviations.min():.4f}–{deviations.max():.4f}",
+            near,
+            "agrees: within 20%" if near is not None else "",
+        ),
+        Row("condition number of the covariance", "74.09", f"{reference['covariance condition']:.2f}"),
+        Row("Laplace itself: nESS (%), k̂", "–", f"{reference['nESS']:.1f}, {reference['khat']:.2f}"),
+        Row("Laplace itself: ELBO", "–", f"{reference['ELBO']:.2f}"),
+        Row("float32: change of log density (nats)", "–", f"{reference['float32: log density']:.1e}"),
+        Row("float32: change of score (relative)", "–", f"{reference['float32: score']:.1e}"),
+    ]
+
+
+def _quality_rows(results: Results, design: str, comparable: bool) -> list[Row]:
+    rows = []
+    best = values(results, "FB-GVI", "ELBO", design=design)
+    for method in METHODS:
+        if not values(results, method, "ELBO", design=design).size:
+            continue
+        for measure, (mean, spread) in zip(MEASURES, PAPER[method], strict=True):
+            found = values(results, method, measure, design=design)
+            agrees = within_spread(mean, spread, found) if comparable and measure != "ELBO" else None
+            label = f"{method}: {measure}{' (%)' if measure == 'nESS' else ''}"
+            rows.append(Row(label, f"{mean:.2f} ± {spread:.2f}", mean_and_spread(found), agrees))
+        if best.size and method != "FB-GVI":
+            gap = best.mean() - values(results, method, "ELBO", design=design)
+            paper_gap = PAPER["FB-GVI"][0][0] - PAPER[method][0][0]
+            rows.append(Row(f"{method}: ELBO below FB-GVI's", f"{paper_gap:.2f}", mean_and_spread(gap)))
+    clip = values(results, METHODS[0], "clip rate", design=design)
+    if clip.size:
+        found = f"{clip.mean():.1f}% ({clip.min():.1f}%–{clip.max():.1f}%)"
+        rows.append(Row("BW-IW-ELBO: steps clipped", "18.7% (13.6%–26.9%)", found))
+    order = _order(results, design)
+    if order is not None:
+        wanted = ("FB-GVI", "BW-IW-ELBO", "Euclidean ELBO", "Euclidean IW-ELBO")
+        rows.append(Row("order by KL(p‖q)", " < ".join(wanted), " < ".join(order), _same_order(order)))
+    return rows
+
+
+def _order(results: Results, design: str) -> tuple[str, ...] | None:
+    """The methods by their mean KL from the reference, the nearest first; None until all have been run."""
+    kl = {method: values(results, method, "KL(p‖q)", design=design) for method in METHODS}
+    if not all(found.size for found in kl.values()):
+        return None
+    return tuple(sorted(METHODS, key=lambda method: kl[method].mean()))
+
+
+def _same_order(order: tuple[str, ...]) -> bool:
+    """The paper's order, in which the two Bures–Wasserstein methods are too close to call."""
+    return set(order[:2]) == {"BW-IW-ELBO", "FB-GVI"} and order[2:] == ("Euclidean ELBO", "Euclidean IW-ELBO")
+
+
+# ---- Figures ---------------------------------------------------------------------------------------------------------
+
+
+def plot(results: Results, settings: dict) -> dict[str, Figure]:
+    figures = {}
+    for design in settings["designs"]:
+        if not any(parameters["method"] in METHODS for parameters, _ in select(results, design=design)):
+            continue
+        label = "smallest eigenvalue of the covariance"
+        figures[f"census-full-{design}-progress"] = plot_progress(results, label, design=design)
+        reference = _reference(results, design)
+        if reference is not None:
+            figures[f"census-full-{design}-marginals"] = _plot_marginals(results, reference, design)
+    return figures
+
+
+def _plot_marginals(results: Results, reference: dict, design: str) -> Figure:
+    """Every coordinate's mean and standard deviation under each method, against the reference."""
+    figure = Figure(figsize=(10, 4.2), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    mean, deviations = np.array(reference["mean"]), np.array(reference["deviations"])
+    order = np.argsort(deviations)
+    for method in METHODS:
+        for _, result in select(results, method=method, design=design, seed=0):
+            q = gaussian(result)
+            style = dict(color=COLOURS[method], linestyle="none", marker=".", markersize=4, label=method)
+            left.plot(np.abs(np.asarray(q.mean) - mean)[order] / deviations[order], **style)
+            right.plot((np.asarray(q.standard_deviations) / deviations)[order], **style)
+    right.axhline(1, color="0.5", linewidth=0.8)
+    left.set(yscale="log", ylabel="|mean − reference's| / reference's sd")
+    right.set(yscale="log", ylabel="sd / reference's sd")
+    for ax in (left, right):
+        ax.set_xlabel("coordinate, by the reference's sd")
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.grid(color="0.92")
+    left.legend(frameon=False, fontsize=8)
+    return figure
+
+
+# ---- Reading ---------------------------------------------------------------------------------------------------------
+
+
+def reading(results: Results, settings: dict) -> str:
+    parts = [_read_design(results, design, settings) for design in settings["designs"]]
+    if settings["every"] > 1:
+        parts.append(
+            f"This is the quick mode: one row in {settings['every']}, {settings['num_steps']} steps of "
+            f"{settings['M']} tuples, step sizes scaled to match; the figures themselves are not comparable."
+        )
+    regular, literal = (_reference(results, design) for design in DESIGNS)
+    if regular is not None and literal is not None:
+        parts.append(
+            f"What the two designs teach: a Laplace proposal has nESS {regular['nESS']:.0f}% on the regular one and "
+            f"{literal['nESS']:.1f}% on the literal one, where one coefficient is known from a single row. The paper's "
+            "high nESS at d = 96 and its use of a Laplace reference belong to a design without rare categories; a few "
+            "skewed coordinates undo both, whatever the geometry, because no Gaussian fits them."
+        )
+    return " ".join(parts)
+
+
+def _read_design(results: Results, design: str, settings: dict) -> str:
+    order = _order(results, design)
+    if order is None:
+        return f"On the {design} design not all methods have been run yet."
+    seeds = min(values(results, method, "ELBO", design=design).size for method in METHODS)
+    kl = {method: values(results, method, "KL(p‖q)", design=design).mean() for method in METHODS}
+    ness = {method: values(results, method, "nESS", design=design).mean() for method in METHODS}
+    figures = ", ".join(f"{method} {kl[method]:.2f} (nESS {ness[method]:.1f}%)" for method in order)
+    verdict = "as in the paper" if _same_order(order) else "not the paper's order"
+    return f"On the {design} design, {seeds} of {settings['seeds']} seeds, by KL from Laplace: {figures}: {verdict}."

@@ -1,0 +1,333 @@
+"""The experiments in a tiny version, the cells they keep, what a killed run leaves, and the page that shows it all."""
+
+import itertools
+import json
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import types
+from pathlib import Path
+
+import pytest
+
+from bures.report import write_report
+from bures.reproduce import EXPERIMENTS, find_folder, load_experiment, load_protocol, read_experiment, run_experiment
+from experiments import protocol
+
+ROOT = Path(__file__).parent.parent
+FOLDER = find_folder(ROOT / "experiments")
+PRESENT = [name for name in EXPERIMENTS if (FOLDER / f"{name.replace('-', '_')}.py").is_file()]
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest.mark.parametrize("name", PRESENT)
+def test_a_tiny_version_runs_and_redraws_without_rerunning(name, tmp_path, monkeypatch):
+    module = load_experiment(name, FOLDER)
+    shown = run_experiment(name, module, module.tiny(), "quick", tmp_path)
+    assert shown.done == shown.total > 0
+    assert shown.tables and shown.figures and shown.reading
+    assert all(content.startswith(b"\x89PNG") for content in shown.figures.values())
+    for table in shown.tables:
+        assert table.rows
+        for row in table.rows:
+            assert row.label and row.measured and row.agrees in (True, False, None)
+    files = {path.name: path.read_bytes() for path in shown.folder.iterdir()}
+    assert {"settings.json", "tables.md", "tables.csv", *(f"{figure}.png" for figure in shown.figures)} <= set(files)
+
+    monkeypatch.setattr(module, "run", lambda parameters: pytest.fail("a kept cell was run again"))
+    run_experiment(name, module, module.tiny(), "quick", tmp_path)
+    assert {path.name: path.read_bytes() for path in shown.folder.iterdir()} == files
+
+
+@pytest.mark.parametrize("name", PRESENT)
+def test_settings_are_json_and_cells_are_named_apart(name):
+    module = load_experiment(name, FOLDER)
+    for quick in (True, False):
+        settings = module.settings(quick, None)
+        cells = module.cells(json.loads(json.dumps(settings)))
+        assert json.dumps(cells) == json.dumps(module.cells(settings))
+        # On file systems that do not tell A from a, too.
+        assert len({cell.lower() for cell in cells}) == len(cells)
+        assert all(re.fullmatch(r"[\w.+-]+", cell) for cell in cells)
+
+
+# ---- What is kept ---------------------------------------------------------------------------------------------------
+
+
+def counting_experiment():
+    """Squares, and a list of the cells that were run."""
+    ran = []
+
+    def run(parameters):
+        ran.append(parameters["number"])
+        return {"square": parameters["number"] ** 2}
+
+    def tables(results, settings):
+        squares = [result["square"] for _, result in protocol.select(results)]
+        return [protocol.Table("squares", (protocol.Row("largest", "16", str(max(squares)), max(squares) == 16),))]
+
+    module = types.SimpleNamespace(
+        TITLE="Squares",
+        QUESTION="How large?",
+        cells=lambda settings: {f"n{n}": {"number": n, "power": settings["power"]} for n in range(settings["count"])},
+        run=run,
+        tables=tables,
+        plot=lambda results, settings: {},
+        reading=lambda results, settings: f"{len(results)} squares.",
+    )
+    return module, ran
+
+
+def test_a_cell_is_run_once_and_again_if_its_settings_change(tmp_path):
+    module, ran = counting_experiment()
+    store = protocol.Store(tmp_path, "squares", "full")
+    results = protocol.run_cells(module, store, {"count": 3, "power": 2})
+    assert [result["square"] for _, result in protocol.select(results)] == [0, 1, 4]
+    protocol.run_cells(module, store, {"count": 5, "power": 2})
+    assert ran == [0, 1, 2, 3, 4]
+    protocol.run_cells(module, store, {"count": 5, "power": 3})
+    assert ran == [0, 1, 2, 3, 4] * 2
+
+
+@pytest.mark.parametrize("damage", ["", "{", '{"cell": "n1"}', "[]", "\x00\x00"])
+def test_a_damaged_cell_is_run_again(tmp_path, damage):
+    module, ran = counting_experiment()
+    settings = {"count": 3, "power": 2}
+    whole = run_experiment("squares", module, settings, "full", tmp_path)
+    path = whole.folder / "n1.json"
+    path.write_text(damage or path.read_text()[:-20])
+    (whole.folder / ".n1.json.abc123").write_text('{"half')  # what a kill in the middle of writing leaves
+    assert read_experiment("squares", module, "full", tmp_path).done == 2
+    again = run_experiment("squares", module, settings, "full", tmp_path)
+    assert ran == [0, 1, 2, 1]
+    assert again.tables == whole.tables
+    assert not list(whole.folder.glob(".*"))
+
+
+def test_a_cell_says_where_it_comes_from(tmp_path):
+    module, _ = counting_experiment()
+    run_experiment("squares", module, {"count": 1, "power": 2}, "full", tmp_path)
+    kept = json.loads((tmp_path / "squares" / "full" / "n0.json").read_text())
+    assert kept["parameters"] == {"number": 0, "power": 2} and kept["seconds"] >= 0
+    assert {"commit", "modified", "versions", "machine", "time"} <= set(kept["provenance"])
+    assert {"jax", "bures", "python"} <= set(kept["provenance"]["versions"])
+
+
+def test_two_runs_do_not_share_a_folder(tmp_path):
+    pytest.importorskip("fcntl")
+    module, _ = counting_experiment()
+    inner, _ = counting_experiment()
+    module.run = lambda parameters: run_experiment("squares", inner, {"count": 1, "power": 2}, "full", tmp_path)
+    with pytest.raises(ValueError, match="Another run is at work"):
+        run_experiment("squares", module, {"count": 1, "power": 2}, "full", tmp_path)
+
+
+# ---- The command line -----------------------------------------------------------------------------------------------
+
+
+def bures(*arguments, cwd):
+    command = [sys.executable, "-W", "error", "-m", "bures.cli", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
+
+
+SLOW_EXPERIMENT = """
+import time
+
+from matplotlib.figure import Figure
+
+from experiments.protocol import Row, Table, select
+
+TITLE, QUESTION = "Slow <squares>", "How large & how slow?"
+
+
+def settings(quick, seeds):
+    return {"count": 6 if quick else 40, "seeds": seeds or 1}
+
+
+def cells(settings):
+    return {f"n{n}": {"number": n} for n in range(settings["count"])}
+
+
+def run(parameters):
+    time.sleep(0.05)
+    return {"square": parameters["number"] ** 2, "noise": "x" * 10_000}
+
+
+def tables(results, settings):
+    rows = [Row(f"square of {p['number']}", "4", str(r["square"]), r["square"] == 4) for p, r in select(results)]
+    return [Table("Squares", tuple(rows), "A note.")]
+
+
+def plot(results, settings):
+    figure = Figure()
+    figure.subplots().plot([result["square"] for _, result in select(results)])
+    return {"squares": figure}
+
+
+def reading(results, settings):
+    return f"{len(results)} squares <measured>."
+"""
+
+
+@pytest.fixture
+def slow_experiments(tmp_path):
+    """A folder with one experiment of short cells in the place of the paper's."""
+    folder = tmp_path / "experiments"
+    folder.mkdir()
+    for name in ("__init__.py", "protocol.py"):
+        shutil.copy(FOLDER / name, folder / name)
+    (folder / "eggbox.py").write_text(SLOW_EXPERIMENT)
+    yield folder
+    load_protocol(FOLDER)  # if the test loaded the other one
+
+
+def test_reproduce_and_report(tmp_path, slow_experiments, monkeypatch):
+    monkeypatch.setenv("BURES_EXPERIMENTS", str(slow_experiments))
+    done = bures("reproduce", "all", "--quick", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "eggbox: 6 cells, 1 of 6 comparisons agree" in done.stdout
+    assert "census-full: skipped" in done.stdout
+    written = bures("report", "results", "--experiments", str(slow_experiments), cwd=tmp_path)
+    assert written.returncode == 0, written.stderr
+    page = (tmp_path / "results" / "report.html").read_text()
+    for text in ("Slow &lt;squares&gt;", "1 of 6 comparisons agree", "quick protocol", "all 6 cells run", "A note."):
+        assert text in page
+
+    # Full results, once there are any, come before quick ones; how many cells are missing is said.
+    full = tmp_path / "results" / "eggbox" / "full"
+    shutil.copytree(tmp_path / "results" / "eggbox" / "quick", full)
+    (full / "settings.json").write_text('{"count": 8, "seeds": 1}')
+    assert bures("report", "results", "--experiments", str(slow_experiments), cwd=tmp_path).returncode == 0
+    page = (tmp_path / "results" / "report.html").read_text()
+    assert "full protocol" in page and "6 of 8 cells run" in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("reproduce eggbok", "experiment must be one of"),
+        ("reproduce eggbox --seeds 0", "seeds must be"),
+        ("reproduce eggbox --experiments nowhere", "has no protocol.py"),
+        ("reproduce eggbox --out taken", "--out must be a folder"),
+        ("report nowhere", "is none"),
+        ("report empty", "holds no results"),
+    ],
+)
+def test_mistakes_are_one_line_and_status_2(tmp_path, arguments, message):
+    (tmp_path / "taken").write_text("")
+    (tmp_path / "empty").mkdir()
+    done = bures(*arguments.split(), cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="SIGKILL is a Unix signal")
+def test_a_killed_run_resumes_to_the_same_tables(tmp_path, slow_experiments):
+    """The experiments themselves are killed 20 times by scripts/kill_and_resume.py."""
+    arguments = ("reproduce", "eggbox", "--experiments", str(slow_experiments))
+    assert bures(*arguments, "--out", "whole", cwd=tmp_path).returncode == 0
+    killed, generator = tmp_path / "killed" / "eggbox" / "full", random.Random(0)
+    command = [sys.executable, "-m", "bures.cli", *arguments, "--out", "killed"]
+    counts = [0]
+    for _ in range(4):
+        process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
+        before = len(list(killed.glob("n*.json")))
+        while len(list(killed.glob("n*.json"))) == before and process.poll() is None:
+            time.sleep(0.01)
+        time.sleep(generator.uniform(0, 0.3))
+        process.kill()
+        assert process.wait() == -signal.SIGKILL, "it was done before it could be killed"
+        counts.append(len(list(killed.glob("n*.json"))))
+    assert all(more > fewer for fewer, more in itertools.pairwise(counts))
+    stamps = {path.name: path.stat().st_mtime_ns for path in killed.glob("n*.json")}
+    assert bures(*arguments, "--out", "killed", cwd=tmp_path).returncode == 0
+    whole = tmp_path / "whole" / "eggbox" / "full"
+    for name in ("tables.md", "tables.csv", "settings.json", "squares.png"):
+        assert (killed / name).read_bytes() == (whole / name).read_bytes()
+    assert sorted(path.name for path in killed.iterdir()) == sorted(path.name for path in whole.iterdir())
+    # What had been kept was not run again.
+    assert all((killed / name).stat().st_mtime_ns == stamp for name, stamp in stamps.items())
+
+
+# ---- The page in a browser ------------------------------------------------------------------------------------------
+
+PROBE = """
+<script>
+addEventListener("load", () => {
+  const images = [...document.images];
+  const probe = document.createElement("pre");
+  probe.id = "probe";
+  probe.textContent = JSON.stringify({
+    images: images.length,
+    broken: images.filter(image => !image.complete || image.naturalWidth === 0).length,
+    wide: images.filter(image => image.getBoundingClientRect().right > innerWidth + 1).length,
+    tables: [...document.querySelectorAll("table.comparison")].map(table => table.tBodies[0].rows.length),
+    sections: [...document.querySelectorAll("section")].map(section => section.id),
+    dead: [...document.querySelectorAll("a[href^='#']")].filter(a => !document.querySelector(a.hash)).length,
+    requests: performance.getEntriesByType("resource").map(entry => entry.name)
+      .filter(name => !name.startsWith("data:")),
+    overflow: document.documentElement.scrollWidth - innerWidth,
+    width: innerWidth,
+  });
+  document.body.append(probe);
+});
+</script>
+"""
+
+
+def browse(page: Path, folder: Path, width: int) -> dict:
+    """What a browser of this width says of the page."""
+    probed = folder / f"probed-{width}.html"
+    probed.write_text(page.read_text().replace("</body>", PROBE + "</body>"))
+    quiet = "--no-first-run --disable-background-networking --disable-component-update --disable-sync --hide-scrollbars"
+    command = [
+        CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", *quiet.split(),
+        f"--user-data-dir={folder / f'profile-{width}'}", f"--window-size={width},900",
+        "--virtual-time-budget=10000", "--dump-dom", probed.as_uri(),
+    ]  # fmt: skip
+    dom = subprocess.run(command, capture_output=True, text=True, timeout=180, check=True).stdout
+    return json.loads(re.search(r'<pre id="probe">(.*?)</pre>', dom, re.DOTALL)[1].replace("&gt;", ">"))
+
+
+@pytest.fixture
+def page(tmp_path):
+    """The report of the committed results, and of tiny runs of those small experiments that have none."""
+    out = tmp_path / "results"
+    if (ROOT / "results").is_dir():
+        shutil.copytree(ROOT / "results", out)
+    for name in ("eggbox", "banana"):
+        if not (out / name / "full" / "tables.md").is_file():
+            module = load_experiment(name, FOLDER)
+            run_experiment(name, module, module.tiny(), "quick", out)
+    return write_report(out, experiments=FOLDER)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: the report is not looked at in a browser")
+def test_the_report_in_a_browser(page, tmp_path):
+    out = page.parent
+    found = [
+        read_experiment(name, load_experiment(name, FOLDER), mode, out)
+        for name in PRESENT
+        for mode in ("full", "quick")
+    ]
+    shown = {each.name: each for each in reversed([each for each in found if each is not None and each.done])}
+    for width in (1280, 390):
+        seen = browse(page, tmp_path, width)
+        assert seen["sections"] == [name for name in EXPERIMENTS if name in shown]
+        assert sorted(seen["tables"]) == sorted(len(table.rows) for each in shown.values() for table in each.tables)
+        assert seen["images"] == sum(len(each.figures) for each in shown.values()) > 0
+        assert seen["broken"] == seen["wide"] == seen["dead"] == 0
+        assert seen["requests"] == []
+        assert seen["overflow"] <= 0, f"the page is wider than {width} pixels"
+    assert seen["width"] < 600
+
+
+def test_the_report_refers_to_nothing_outside_itself(page):
+    text = page.read_text()
+    assert not re.findall(r'(?:src|href|action|data|srcset)="(?!data:|#)', text)
+    assert not re.search(r"https?://|file:|url\(|@import", re.sub(r"base64,[A-Za-z0-9+/=]+", "", text))
