@@ -39,8 +39,8 @@ th:first-child, td:first-child { padding-left: 0; }
 td.value { white-space: nowrap; }
 td.mark, th.mark { text-align: center; }
 td.mark { font-weight: 700; }
-.yes { color: var(--yes); } .no { color: var(--no); } .none { color: var(--soft); }
-tr.no td:not(.mark) { background: #fdf4ef; }
+td.yes { color: var(--yes); } td.no { color: var(--no); } td.none, tr.none td { color: var(--soft); }
+tr.no td { background: #fdf4ef; }
 .note { display: block; font-size: .82rem; color: var(--soft); white-space: normal; }
 .contents { width: auto; }
 figure { margin: 1.6rem 0; }
@@ -50,13 +50,14 @@ details { margin: .8rem 0; font-size: .88rem; }
 summary { cursor: pointer; color: var(--accent); }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; margin: .6rem 0; }
 dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
-ul { padding-left: 1.2rem; } li { margin: .15rem 0; }
+ul { padding-left: 1.2rem; margin: .2rem 0 .8rem; } li { margin: .15rem 0; }
 @media (max-width: 40rem) {
   body { padding: 1.5rem 1rem 3rem; }
   h1 { font-size: 1.5rem; }
   th, td { padding: .34rem .4rem; }
   table { font-size: .82rem; }
   td.value { white-space: normal; }
+  figure img { max-width: none; width: 40rem; } /* scrolls in its box: legible rather than small */
   dl { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: .4rem; }
 }
 @media print { details > * { display: block; } section { break-before: page; } }
@@ -100,14 +101,6 @@ def _page(shown: list[Shown], missing: list[str]) -> str:
 def _summary(shown: list[Shown], missing: list[str]) -> str:
     verdicts = [row.agrees for each in shown for table in each.tables for row in table.rows]
     compared = len(verdicts) - verdicts.count(None)
-    differing = [
-        f'<li><a href="#{each.name}">{_text(each.name)}</a>: {_text(row.label)} '
-        f"(paper {_text(row.paper)}, measured {_text(row.measured)})</li>"
-        for each in shown
-        for table in each.tables
-        for row in table.rows
-        if row.agrees is False
-    ]
     parts = [
         "<header>",
         "<h1>The paper’s experiments, measured</h1>",
@@ -118,11 +111,20 @@ def _summary(shown: list[Shown], missing: list[str]) -> str:
     ]
     if missing:
         parts.append(f"<p>No results here: {_text(', '.join(missing))}.</p>")
-    if differing:
-        opened = " open" if len(differing) <= 12 else ""
-        listed = f"<ul>{''.join(differing)}</ul>"
-        parts.append(f"<details{opened}><summary>What differs ({len(differing)})</summary>{listed}</details>")
+    if False in verdicts:
+        listed = "".join(_differing(each, table) for each in shown for table in each.tables)
+        parts.append(f"<details open><summary>What differs ({verdicts.count(False)})</summary>{listed}</details>")
     return "\n".join([*parts, "</header>"])
+
+
+def _differing(each: Shown, table: Any) -> str:
+    items = [
+        f"<li>{_text(row.label)}: paper {_text(row.paper)}, measured {_text(row.measured)}</li>"
+        for row in table.rows
+        if row.agrees is False
+    ]
+    link = f'<a href="#{each.name}">{_text(each.name)}</a>, {_text(table.title)}'
+    return f"<p>{link}</p><ul>{''.join(items)}</ul>" if items else ""
 
 
 def _contents(shown: list[Shown]) -> str:
@@ -183,7 +185,8 @@ def _figure(name: str, content: bytes, each: Shown) -> str:
     data = base64.b64encode(content).decode()
     caption = name.replace("-", " ")
     return (
-        f'<figure><img alt="{_text(each.module.TITLE)}: {_text(caption)}" src="data:image/png;base64,{data}">'
+        f'<figure><div class="box"><img alt="{_text(each.module.TITLE)}: {_text(caption)}" '
+        f'src="data:image/png;base64,{data}"></div>'
         f"<figcaption>{_text(caption)}</figcaption></figure>"
     )
 
