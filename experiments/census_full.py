@@ -5,7 +5,7 @@ not to its condition numbers: categories of a few rows leave posterior standard 
 The `"regular"` design takes the rest of the rule from the figures to be met:
 
 - a category with fewer than `RARE` rows of either label joins the most frequent category of its attribute (three do:
-  Preschool, the Armed Forces and Holland, which has a single row);
+  Preschool, the outlying US territories, and Holland, which has a single row);
 - the pivoted QR drops a column whose distance from the span of those before is below `TOLERANCE` of the first's, where
   the literal design has 1e-9: one more column goes, Never-married, nearly a sum of others.
 
@@ -121,6 +121,7 @@ def _regular(table: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, tupl
     }
     for name in attributes:
         columns |= _one_hot(name, table[name], table[f"{name}_categories"], y)
+    columns = {name: column for name, column in columns.items() if np.ptp(column) > 0}  # a small subsample has others
     names, X = tuple(columns), np.stack(list(columns.values()), axis=1)
     X = (X - X.mean(axis=0)) / X.std(axis=0)
     # z-scored columns are orthogonal to the intercept already: keeping it costs nothing.

@@ -487,7 +487,7 @@ def _plot_boxes(results: Results, settings: dict) -> Figure:
     """Box plots over seeds; a triangle at the top counts the runs that never arrived."""
     figure = Figure(figsize=(9.5, 4), layout="constrained")
     axes = figure.subplots(1, 2)
-    known, methods = _known(settings, results), (*PAPERS, *OURS)
+    known, methods = _known(settings, results), (*PAPERS, *settings["ours"])
     for ax, label in zip(axes, ("iterations to the threshold", "seconds to the threshold"), strict=True):
         for i, K in enumerate(known):
             seconds = _seconds(results, K)
@@ -495,7 +495,7 @@ def _plot_boxes(results: Results, settings: dict) -> Figure:
                 values = _iterations(results, "run", K, method)
                 if label.startswith("seconds"):
                     values = values * np.median(seconds[method]) if method in seconds else values[:0]
-                at, arrived = i + 0.2 * (j - 1.5), values[np.isfinite(values)]
+                at, arrived = i + 0.2 * (j - (len(methods) - 1) / 2), values[np.isfinite(values)]
                 if arrived.size:
                     boxes = ax.boxplot([arrived], positions=[at], widths=0.16, patch_artist=True, manage_ticks=False)
                     boxes["boxes"][0].set(facecolor=COLOURS[method], alpha=0.75)

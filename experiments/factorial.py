@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator
 
 import bures
 from bures import datasets
@@ -375,6 +376,7 @@ def _plot_effects(summaries: dict, settings: dict) -> Figure:
         )
         low, high = ax.get_xlim()
         ax.set_xlim(low, high * (high / low) ** 0.25)
+        ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 30 * low else (1,)))
         ax.xaxis.set_major_formatter(lambda x, _: f"{x:g}×")
         ax.xaxis.set_minor_formatter(lambda x, _: "")
         ax.set_xlabel(f"times fewer {what} to the threshold")

@@ -8,6 +8,7 @@ An experiment is a module with
     cells(settings)               {cell id: parameters}: independent pieces of work
     run(parameters)               one cell: parameters -> JSON-able result (deterministic but for times)
     tables(results, settings)     [Table]: paper | measured | agrees?
+    resolve(parameters, results)  optional: parameters with what a cell takes from earlier ones filled in
     plot(results, settings)       {name: matplotlib Figure}, drawn from the results alone
     reading(results, settings)    an honest sentence or two
 
@@ -156,6 +157,7 @@ def run_cells(
         if cell in results:
             continue
         report(len(results), len(cells), cell)
+        parameters = _resolved(module, parameters, results)
         began = time.perf_counter()
         result = json.loads(json.dumps(module.run(parameters)))
         store.put(cell, parameters, result, time.perf_counter() - began)
@@ -168,10 +170,16 @@ def read_cells(module: Any, store: Store, settings: Any) -> Results:
     """The kept results, those cells left out that have not been run."""
     kept = {}
     for cell, parameters in _cells(module, settings).items():
+        parameters = _resolved(module, parameters, kept)
         result = store.get(cell, parameters)
         if result is not None:
             kept[cell] = {"parameters": parameters, "result": result}
     return kept
+
+
+def _resolved(module: Any, parameters: Any, results: Results) -> Any:
+    """The parameters of a cell with what it takes from earlier cells filled in, such as a step size selected there."""
+    return module.resolve(parameters, results) if hasattr(module, "resolve") else parameters
 
 
 def _cells(module: Any, settings: Any) -> dict[str, Any]:

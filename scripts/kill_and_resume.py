@@ -54,7 +54,7 @@ def main() -> None:
     while kills < options.kills:
         process = start(options.names, out)
         try:
-            process.wait(generator.uniform(0.5, whole / 3))
+            process.wait(generator.uniform(0.5, min(whole / 3, 20)))
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -28,7 +28,7 @@ class Estimate(eqx.Module):
     a: Float[Array, " dim"]
     S: Float[Array, "dim dim"]  # symmetric in expectation; a geometry that needs symmetry takes the symmetric part
     entropy_score: Float[Array, " dim"]  # the part of `a` that −∇log q contributed; zero in expectation if K = 1
-    mean_A: Float[Array, ""]
+    mean_A: Float[Array, ""]  # over all draws, so that it cannot vanish: at least 1/K²
     log_weights: Float[Array, "M K"]
     bound: Float[Array, ""]
     K: int = eqx.field(static=True)
@@ -97,10 +97,9 @@ class Price(AbstractEstimator):
         paths = _paths(noise, q, target, objective, self.indices, self.permutations)
         n = paths.A.size
         hessian = target.weighted_hessian(paths.A / n, paths.z)
-        mean_A = jnp.mean(paths.A)
-        S = hessian + mean_A * (paths.inverse_chol.T @ paths.inverse_chol)
+        S = hessian + jnp.mean(paths.A) * (paths.inverse_chol.T @ paths.inverse_chol)
         S = S + (paths.score.T * (paths.B / n)) @ paths.score
-        return paths.finish(S, mean_A, objective)
+        return paths.finish(S, objective)
 
     def cost(self, objective):
         derivatives = self.M * (objective.K if self.indices == "all" else 1)
@@ -125,7 +124,7 @@ class Stein(AbstractEstimator):
         paths = _paths(noise, q, target, objective, self.indices, self.permutations)
         moment = (paths.noise.T * (paths.A / paths.A.size)) @ paths.score
         S = linalg.symmetrise(paths.inverse_chol.T @ moment)
-        return paths.finish(S, jnp.mean(paths.A), objective)
+        return paths.finish(S, objective)
 
     def cost(self, objective):
         return Cost(self.M * objective.K, self.M * (objective.K if self.indices == "all" else 1), 0)
@@ -244,13 +243,14 @@ class _Paths(NamedTuple):
     A: Float[Array, " n"]
     B: Float[Array, " n"]
     entropy_score: Float[Array, " dim"]
+    mean_A: Float[Array, ""]
     inverse_chol: Float[Array, "dim dim"]
     log_weights: Float[Array, "M K"]
     bound: Float[Array, ""]
 
-    def finish(self, S: Float[Array, "dim dim"], mean_A: Float[Array, ""], objective: AbstractObjective) -> Estimate:
+    def finish(self, S: Float[Array, "dim dim"], objective: AbstractObjective) -> Estimate:
         a = self.A @ self.score / self.A.size
-        return Estimate(a, S, self.entropy_score, mean_A, self.log_weights, self.bound, objective.K)
+        return Estimate(a, S, self.entropy_score, self.mean_A, self.log_weights, self.bound, objective.K)
 
 
 def _paths(
@@ -272,6 +272,7 @@ def _paths(
         values = jnp.concatenate([rest, values], axis=1)
     log_weights = values - q.log_prob_of_noise(noise)
     bound, A, B = _blocked(objective, log_weights, permutations)
+    mean_A = jnp.mean(A)
     A, B = A[:, first:].reshape(-1), B[:, first:].reshape(-1)
     z, noise = z[:, first:].reshape(-1, dim), noise[:, first:].reshape(-1, dim)
 
@@ -282,7 +283,8 @@ def _paths(
     entropy_scores = noise @ inverse_chol
     score = jnp.where(active, score + entropy_scores, 0)
     entropy_score = A @ entropy_scores / A.size
-    return _Paths(jnp.where(active, z, best), noise, score, A, B, entropy_score, inverse_chol, log_weights, bound)
+    z = jnp.where(active, z, best)
+    return _Paths(z, noise, score, A, B, entropy_score, mean_A, inverse_chol, log_weights, bound)
 
 
 def _blocked(

@@ -56,7 +56,6 @@ ul { padding-left: 1.2rem; margin: .2rem 0 .8rem; } li { margin: .15rem 0; }
   h1 { font-size: 1.5rem; }
   th, td { padding: .34rem .4rem; }
   table { font-size: .82rem; }
-  td.value { white-space: normal; }
   figure img { max-width: none; width: 40rem; } /* scrolls in its box: legible rather than small */
   dl { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: .4rem; }
 }
@@ -175,10 +174,14 @@ def _table(table: Any) -> str:
 def _row(row: Any) -> str:
     kind, note = _CLASSES[row.agrees], f'<span class="note">{_text(row.note)}</span>' if row.note else ""
     return (
-        f'<tr class="{kind}"><td>{_text(row.label)}{note}</td><td class="value">{_text(row.paper)}</td>'
-        f'<td class="value">{_text(row.measured)}</td>'
+        f'<tr class="{kind}"><td>{_text(row.label)}{note}</td>{_value(row.paper)}{_value(row.measured)}'
         f'<td class="mark {kind}" title="{_WORDS[row.agrees]}">{MARKS[row.agrees]}</td></tr>'
     )
+
+
+def _value(value: str) -> str:
+    """A number stays on one line; a sentence may break."""
+    return f'<td class="value">{_text(value)}</td>' if len(value) <= 16 else f"<td>{_text(value)}</td>"
 
 
 def _figure(name: str, content: bytes, each: Shown) -> str:
