@@ -158,13 +158,16 @@ def test_keyboard_interrupt_keeps_the_best_so_far(target):
 
 
 def test_a_real_interrupt_signal_ends_the_fit_with_its_trace(target):
-    fit(target, 1)  # compiled before the clock starts
-    timer = threading.Timer(0.5, signal.raise_signal, [signal.SIGINT])
-    timer.start()
-    result = fit(target, 10_000_000)
+    timer = threading.Timer(0.05, signal.raise_signal, [signal.SIGINT])
+
+    def callback(step, q, info):
+        if step == 100:
+            timer.start()  # the loop is running: the signal falls into it
+
+    result = fit(target, 10_000_000, callback=callback)
     timer.join()
     assert result.outcome is Outcome.INTERRUPTED
-    assert 0 < result.num_steps < 10_000_000
+    assert 100 <= result.num_steps < 10_000_000
     assert result.trace.bound.shape == (result.num_steps,)
     assert np.all(np.isfinite(result.approximation.chol))
     assert result.resume(3).num_steps == result.num_steps + 3

@@ -290,8 +290,12 @@ def _is_milestone(count: int) -> bool:
 
 
 def _next_checkpoint(count: int) -> int:
-    """The next milestone or multiple of a hundred after `count`."""
-    return min(next(m for m in _milestones() if m > count), (count // 100 + 1) * 100)
+    """The next milestone, or multiple of a hundred (of a thousand from 10,000 on, and so forth), after `count`.
+
+    Ever further apart, because a checkpoint looks at the whole trace.
+    """
+    spacing = 10 ** max(2, len(str(count)) - 2)
+    return min(next(m for m in _milestones() if m > count), (count // spacing + 1) * spacing)
 
 
 def _checkpoints(count: int) -> tuple[int, ...]:

@@ -53,9 +53,10 @@ def bound_gain(bounds: Any) -> tuple[float, float]:
     batch = bounds.size // (4 * _BATCHES)
     if batch == 0:
         return math.inf, math.inf
-    half = np.asarray(bounds[-2 * batch * _BATCHES :], np.float64).reshape(2, _BATCHES, batch).mean(axis=2)
-    error = math.sqrt(half.var(axis=1, ddof=1).sum() / _BATCHES)
-    return float(half[1].mean() - half[0].mean()), error
+    with np.errstate(over="ignore", invalid="ignore"):  # bounds of a hopeless start may be as large as floats go
+        half = np.asarray(bounds[-2 * batch * _BATCHES :], np.float64).reshape(2, _BATCHES, batch).mean(axis=2)
+        error = math.sqrt(half.var(axis=1, ddof=1).sum() / _BATCHES)
+        return float(half[1].mean() - half[0].mean()), error
 
 
 def has_converged(bounds: Any, tolerance: float) -> bool:
