@@ -172,7 +172,7 @@ def run_method(target: bures.Target, parameters: dict, exact: bures.Target | Non
     method = make_method(parameters["method"], parameters["step_size"], M=parameters["M"], K=parameters["K"])
     init = bures.Gaussian.from_moments(jnp.zeros(target.dim), 5 * jnp.eye(target.dim))
     key = jax.random.key(parameters["seed"])
-    fit = bures.fit(target, key=key, init=init, num_steps=parameters["num_steps"], **method)
+    fit = bures.fit(target, key=key, init=init, num_steps=parameters["num_steps"], progress=False, **method)
     # Its own constant: the diagnostics never see the keys of the steps.
     key_diagnostics = jax.random.fold_in(key, 2**31 - 1)
     q, trace = fit.approximation, fit.trace

@@ -2,12 +2,14 @@
 
     python scripts/kill_and_resume.py [--kills 20] [--seed 0] [EXPERIMENT ...]     default: eggbox banana
 
-A run that ends before it is killed is compared at once, its results thrown away, and the next one begins afresh.
+A kill comes at any moment after the start, or shortly after a new cell was kept, so that runs make headway between
+kills whatever the load. A run that ends first is compared at once, its results thrown away, the next begins afresh.
 """
 
 import argparse
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -28,6 +30,21 @@ def tables(out: Path) -> dict[str, bytes]:
     return {str(path.relative_to(out)): path.read_bytes() for path in wanted}
 
 
+def cells(out: Path) -> int:
+    return sum(path.name != "settings.json" and path.name[0] != "." for path in out.rglob("*.json"))
+
+
+def wait_a_while(process: subprocess.Popen, out: Path, generator: random.Random) -> None:
+    """Into the start-up, one time in four; else until the run has kept another cell, and a random moment more."""
+    before = cells(out)
+    if generator.random() < 0.25:
+        time.sleep(generator.uniform(0, 10))
+        return
+    while cells(out) == before and process.poll() is None:
+        time.sleep(0.005)
+    time.sleep(generator.choice((0.01, 0.1, 1, 5)) * generator.random())
+
+
 def compare(out: Path, expected: dict[str, bytes]) -> None:
     found = tables(out)
     differing = [name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)]
@@ -45,27 +62,23 @@ def main() -> None:
     options = parser.parse_args()
     generator = random.Random(options.seed)
     folder = Path(tempfile.mkdtemp(prefix="bures-kill-"))
-    began = time.monotonic()
     if start(options.names, folder / "whole").wait() != 0:
         sys.exit("FAILED: the uninterrupted run failed")
-    whole = time.monotonic() - began
     expected = tables(folder / "whole")
     out, kills, finished = folder / "killed", 0, 0
     while kills < options.kills:
         process = start(options.names, out)
-        try:
-            process.wait(generator.uniform(0.5, min(whole / 3, 20)))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        wait_a_while(process, out, generator)
+        process.kill()
+        if process.wait() == -signal.SIGKILL:
             kills += 1
-            cells, half = len(list(out.rglob("*.json"))), len(list(out.rglob(".*")))
-            sys.stdout.write(f"kill {kills}: {cells} files kept, {half} half-written\n")
+            kept, half = cells(out), len(list(out.rglob(".*"))) if out.exists() else 0
+            sys.stdout.write(f"kill {kills}: {kept} cells kept, {half} half-written\n")
             sys.stdout.flush()
-            continue
-        compare(out, expected)
-        finished += 1
-        shutil.rmtree(out)
+        else:
+            compare(out, expected)
+            finished += 1
+            shutil.rmtree(out)
     if start(options.names, out).wait() != 0:
         sys.exit("FAILED: the last run failed")
     compare(out, expected)
