@@ -164,10 +164,15 @@ def test_a_real_interrupt_signal_ends_the_fit_with_its_trace(target):
         if step == 100:
             timer.start()  # the loop is running: the signal falls into it
 
-    result = fit(target, 10_000_000, callback=callback)
-    timer.join()
+    # The workers of pytest-xdist ignore the signal unless told otherwise.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        result = fit(target, 200_000, callback=callback)
+        timer.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert result.outcome is Outcome.INTERRUPTED
-    assert 100 <= result.num_steps < 10_000_000
+    assert 100 <= result.num_steps < 200_000
     assert result.trace.bound.shape == (result.num_steps,)
     assert np.all(np.isfinite(result.approximation.chol))
     assert result.resume(3).num_steps == result.num_steps + 3
