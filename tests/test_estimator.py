@@ -124,7 +124,7 @@ def check_against_autodiff(name, objective, estimators, num_replicates=16, sourc
 @pytest.mark.parametrize("kind", OBJECTIVES)
 def test_gradients_are_those_of_the_bound(kind):
     for name, objective in itertools.product(TARGETS, OBJECTIVES[kind]):
-        M = 8192 if objective.K == 20 else 4096
+        M = 8192 if isinstance(objective, bures.IWELBO) and objective.K > 2 else 4096
         check_against_autodiff(name, objective, [bures.Price(M), bures.Stein(M)])
 
 
@@ -305,14 +305,14 @@ def test_fast_weighted_hessian_is_that_of_autodiff(key):
     z = 3 * jax.random.normal(key, (11, 4))
     weights = jax.random.uniform(jax.random.fold_in(key, 1), (11,))
     fast = target.weighted_hessian(weights, z)
-    np.testing.assert_allclose(fast, jax.jit(plain.weighted_hessian)(weights, z), rtol=1e-10)
+    np.testing.assert_allclose(fast, jax.jit(lambda w, z: plain.weighted_hessian(w, z))(weights, z), rtol=1e-10)
     each = jax.jit(jax.vmap(jax.hessian(target.log_density)))(z)
     np.testing.assert_allclose(fast, jnp.tensordot(weights, each, axes=1), rtol=1e-10)
 
 
 def test_derivatives_against_finite_differences(key):
     target = bures.models.eggbox()
-    value, score = jax.jit(target.value), jax.jit(lambda z: target.value_and_score(z)[1])
+    value, score = jax.jit(lambda z: target.value(z)), jax.jit(lambda z: target.value_and_score(z)[1])
     z = target.sample(key, 4)
     weights = jnp.array([0.1, 0.7, 0.3, 1.3])
     step = 1e-5
@@ -320,7 +320,9 @@ def test_derivatives_against_finite_differences(key):
     numeric_score = np.stack([(value(z + e) - value(z - e)) / (2 * step) for e in steps], axis=1)
     np.testing.assert_allclose(score(z), numeric_score, rtol=1e-6, atol=1e-7)
     numeric_hessian = np.stack([weights @ (score(z + e) - score(z - e)) / (2 * step) for e in steps])
-    np.testing.assert_allclose(jax.jit(target.weighted_hessian)(weights, z), numeric_hessian, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(
+        jax.jit(lambda w, z: target.weighted_hessian(w, z))(weights, z), numeric_hessian, rtol=1e-6, atol=1e-6
+    )
 
 
 def jagged(z):

@@ -51,6 +51,12 @@ def check_real(argument: str, value: Any, low: float, high: float, remedy: str, 
     return number
 
 
+def check_part(argument: str, value: Any, kind: type, example: str) -> None:
+    """A part of a method: an objective, an estimator or a geometry."""
+    if not isinstance(value, kind):
+        raise fail(argument, f"one of bures' {argument} objects", value, f"For example {example}.")
+
+
 def check_option(argument: str, value: Any, options: tuple[str, ...]) -> str:
     if value not in options:
         raise fail(argument, f"one of {options}", value, "Choose one of these.")

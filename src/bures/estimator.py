@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from bures import draws as noise_sources, linalg
-from bures.check import check_key, check_option, check_positive_integer, fail
+from bures.check import check_key, check_option, check_part, check_positive_integer, fail
 from bures.gaussian import Gaussian
 from bures.objective import AbstractObjective
 from bures.target import Target
@@ -177,6 +177,8 @@ def bw_gradient(
     """
     check_key(key)
     check_dimensions(q, target)
+    check_part("objective", objective, AbstractObjective, "bures.IWELBO(K=5)")
+    check_part("estimator", estimator, AbstractEstimator, "bures.Price(M=100)")
     estimate = estimator(key, q, target, objective)
     return estimate.a, linalg.symmetrise(estimate.S)
 
@@ -206,6 +208,7 @@ def wasserstein_gradient(
     """
     check_key(key)
     check_dimensions(q, target)
+    check_part("objective", objective, AbstractObjective, "bures.IWELBO(K=5)")
     check_positive_integer("M", M, _M_REMEDY)
     z = jnp.asarray(z, q.mean.dtype)
     if z.shape != (q.dim,):

@@ -173,7 +173,11 @@ def fit(
     """
     target = as_target(target, dim)
     check_key(key)
-    method = Method(objective or IWELBO(K=10), estimator or Price(M=100, permutations=8), geometry or Whitened())
+    method = Method(
+        IWELBO(K=10) if objective is None else objective,
+        Price(M=100, permutations=8) if estimator is None else estimator,
+        Whitened() if geometry is None else geometry,
+    )
     if num_steps is not None:
         check_positive_integer("num_steps", num_steps, "Leave it out to stop by itself.")
     if tolerance is not None:

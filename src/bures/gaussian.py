@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from bures import linalg
-from bures.check import check_floating, check_key, fail, is_traced
+from bures.check import check_floating, check_key, check_positive_integer, fail, is_traced
 
 _LOG_2PI = math.log(2 * math.pi)
 
@@ -86,6 +86,7 @@ class Gaussian(eqx.Module):
     def sample(self, key: Key[Array, ""], n: int) -> Float[Array, "n dim"]:
         """`n` independent draws."""
         check_key(key)
+        check_positive_integer("n", n, "It is the number of draws.")
         return self.push(jax.random.normal(key, (n, self.dim), self.mean.dtype))
 
     def log_prob(self, z: Any) -> Float[Array, "*n"]:
@@ -114,10 +115,16 @@ class Gaussian(eqx.Module):
         >>> round(float(p.kl(q)), 6)
         1.0
         """
+        self._check_same_dim(other)
         ratio = linalg.solve_lower(other.chol, self.chol)
         shift = other.whiten(self.mean)
         log_det = other.log_det_chol() - self.log_det_chol()
         return (jnp.sum(ratio**2) + jnp.sum(shift**2) - self.dim) / 2 + log_det
+
+    def _check_same_dim(self, other: "Gaussian") -> None:
+        if not isinstance(other, Gaussian) or other.dim != self.dim:
+            received = other.mean if isinstance(other, Gaussian) else other
+            raise fail("other", f"a Gaussian on R^{self.dim}", received, "Compare Gaussians of one dimension.")
 
     def bures_distance(self, other: "Gaussian") -> Float[Array, ""]:
         """The 2-Wasserstein (Bures–Wasserstein) distance between the two Gaussians.
@@ -125,6 +132,7 @@ class Gaussian(eqx.Module):
         W₂² = ‖m₀ − m₁‖² + tr(Σ₀ + Σ₁ − 2 (Σ₀^½ Σ₁ Σ₀^½)^½), computed as the Procrustes distance
         min over rotations R of ‖L₀ − L₁ R‖, which does not cancel when the two are close.
         """
+        self._check_same_dim(other)
         rotation = linalg.polar_rotation(other.chol.T @ self.chol)
         covariance_part = jnp.sum((self.chol - other.chol @ rotation) ** 2)
         return jnp.sqrt(jnp.sum((self.mean - other.mean) ** 2) + covariance_part)

@@ -228,7 +228,8 @@ class Whitened(AbstractGeometry):
         gain = 1 / (1 + turns)
 
         values, vectors = linalg.eigh(whitened)
-        excess = gain * jnp.maximum(-values, -1)
+        # The bound comes after the gain: noise that is bounded on one side only would leave a bias at any gain.
+        excess = jnp.maximum(-gain * values, -1)
         factor = jnp.where(excess > 0, 1 / jnp.sqrt(1 + jnp.maximum(excess, 0)), 1 - excess / 2)
         move = gain * (vectors.T @ shift) / (1 + jnp.maximum(excess, 0))
         length = jnp.linalg.norm(move)

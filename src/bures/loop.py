@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from bures import linalg
-from bures.check import check_floating, check_key, fail
+from bures.check import check_floating, check_key, check_part, fail
 from bures.estimator import AbstractEstimator, Cost, check_dimensions
 from bures.gaussian import Gaussian
 from bures.geometry import AbstractGeometry
@@ -37,13 +37,9 @@ class Method(eqx.Module):
     geometry: AbstractGeometry
 
     def __init__(self, objective: AbstractObjective, estimator: AbstractEstimator, geometry: AbstractGeometry):
-        for argument, value, kind, remedy in (
-            ("objective", objective, AbstractObjective, "For example bures.IWELBO(K=5)."),
-            ("estimator", estimator, AbstractEstimator, "For example bures.Price(M=100)."),
-            ("geometry", geometry, AbstractGeometry, "For example bures.BuresWasserstein(step_size=0.1)."),
-        ):
-            if not isinstance(value, kind):
-                raise fail(argument, f"one of bures' {argument} objects", value, remedy)
+        check_part("objective", objective, AbstractObjective, "bures.IWELBO(K=5)")
+        check_part("estimator", estimator, AbstractEstimator, "bures.Price(M=100)")
+        check_part("geometry", geometry, AbstractGeometry, "bures.BuresWasserstein(step_size=0.1)")
         geometry.check(objective)
         self.objective = objective
         self.estimator = estimator

@@ -232,7 +232,10 @@ def logistic_regression(X: Any, y: Any, prior_variance: float = 10.0, *, names: 
     -4.1497
     """
     X = check_floating("X", X, ndim=2)
-    y = jnp.asarray(y)
+    try:
+        y = jnp.asarray(y)
+    except TypeError as error:
+        raise fail("y", "zeros and ones", y, "Encode the two classes as 0 and 1.") from error
     if y.shape != X.shape[:1]:
         raise fail("y", f"{X.shape[0]} labels, one per row of X", y, "Check the shapes of X and y.")
     if not bool(jnp.all((y == 0) | (y == 1))):

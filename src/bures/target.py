@@ -249,11 +249,14 @@ class _Layout(eqx.Module):
 
 
 def _support_and_shape(name: str, value: Any) -> tuple[Any, tuple[int, ...]]:
-    if hasattr(value, "constrain"):
-        return value, ()
-    support, shape = value if len(value) == 2 and hasattr(value[0], "constrain") else (Real(), value)
-    if not all(isinstance(n, int) and n > 0 for n in shape):
-        raise fail(f"variables[{name!r}]", "a shape, a support, or (support, shape)", value, "For example (3,).")
+    parts = value if isinstance(value, tuple | list) else (value, ())
+    if len(parts) == 2 and hasattr(parts[0], "constrain") and not isinstance(parts[0], type):
+        support, shape = parts
+    else:
+        support, shape = Real(), value
+    if not isinstance(shape, tuple | list) or not all(isinstance(n, int) and n > 0 for n in shape):
+        remedy = "For example (3,), Positive() or (Positive(), (3,))."
+        raise fail(f"variables[{name!r}]", "a shape, a support, or (support, shape)", value, remedy)
     return support, tuple(shape)
 
 
