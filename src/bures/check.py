@@ -81,6 +81,6 @@ def check_floating(argument: str, value: Any, ndim: int) -> jax.Array:
         raise fail(argument, "a floating array", array, f"Pass {argument} as floats, e.g. {argument}.astype(float).")
     if array.ndim != ndim:
         raise fail(argument, f"an array with {ndim} axes", array, "Check its shape.")
-    if not is_traced(array) and not bool(jnp.all(jnp.isfinite(array))):
+    if not is_traced(array) and not np.all(np.isfinite(np.asarray(array))):
         raise fail(argument, "finite", np.asarray(array), "It holds NaN or infinity; remove them first.")
     return array

@@ -150,17 +150,23 @@ def diagnose(
 
 def ness(log_weights: Any) -> float:
     """Normalised effective sample size (Σw)² / (n Σw²)."""
-    weights = _relative_weights(np.asarray(log_weights, np.float64))
+    log_weights = np.asarray(log_weights, np.float64)
+    if not np.isfinite(np.max(log_weights)):
+        return 0.0
+    weights = _relative_weights(log_weights)
     return float(np.sum(weights) ** 2 / (weights.size * np.sum(weights**2)))
 
 
 def log_evidence(log_weights: Any) -> tuple[float, float]:
     """log mean w, and its Monte Carlo standard error by the delta method."""
     log_weights = np.asarray(log_weights, np.float64)
+    top = float(np.max(log_weights))
+    if not math.isfinite(top):
+        return top, math.inf
     weights = _relative_weights(log_weights)
     mean = np.mean(weights)
     error = np.std(weights, ddof=1) / (mean * math.sqrt(weights.size))
-    return float(np.max(log_weights) + np.log(mean)), float(error)
+    return top + float(np.log(mean)), float(error)
 
 
 def khat_threshold(num_samples: int) -> float:

@@ -191,7 +191,9 @@ def _wasserstein_gradient(key, z, q, target, objective, M):
     own = jnp.broadcast_to(value - q.log_prob(z), (M, 1))
     A = objective.coefficients(jnp.concatenate([others, own], axis=1)).A[:, -1]
     inverse_chol = linalg.inverse_lower(q.chol)
-    return jnp.mean(A) * (score[0] + q.whiten(z) @ inverse_chol)
+    mean_A = jnp.mean(A)
+    # Outside the support the weight is zero, whatever the score.
+    return jnp.where(mean_A != 0, mean_A * (score[0] + q.whiten(z) @ inverse_chol), 0)
 
 
 def wasserstein_gradient(

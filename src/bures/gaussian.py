@@ -6,6 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Key
 
 from bures import linalg
@@ -30,7 +31,7 @@ class Gaussian(eqx.Module):
         chol = check_floating("chol", chol, ndim=2).astype(mean.dtype)
         if chol.shape != (mean.size, mean.size):
             raise fail("chol", f"of shape ({mean.size}, {mean.size}) to match mean", chol, "Check both shapes.")
-        if not is_traced(chol) and not bool(jnp.all(jnp.triu(chol, 1) == 0) & jnp.all(jnp.diagonal(chol) > 0)):
+        if not is_traced(chol) and (np.any(np.triu(chol, 1) != 0) or np.any(np.diagonal(chol) <= 0)):
             remedy = "For a covariance use Gaussian.from_moments(mean, covariance)."
             raise fail("chol", "lower triangular with a positive diagonal", chol, remedy)
         self.mean = mean
@@ -43,19 +44,18 @@ class Gaussian(eqx.Module):
         covariance = check_floating("covariance", covariance, ndim=2).astype(mean.dtype)
         if covariance.shape != (mean.size, mean.size):
             raise fail("covariance", f"of shape ({mean.size}, {mean.size})", covariance, "Match it to mean.")
-        chol = linalg.cholesky(covariance)
-        if not is_traced(covariance):
-            scale = jnp.max(jnp.abs(covariance))
-            if bool(jnp.max(jnp.abs(covariance - covariance.T)) > 1e3 * jnp.finfo(mean.dtype).eps * scale):
-                raise fail("covariance", "symmetric", covariance, "Pass (covariance + covariance.T) / 2.")
-            if not bool(jnp.all(jnp.isfinite(chol))):
-                raise fail(
-                    "covariance",
-                    "positive definite",
-                    covariance,
-                    f"Its smallest eigenvalue is {jnp.linalg.eigvalsh(covariance)[0]:.3g}; it must exceed zero.",
-                )
-        return cls(mean, chol)
+        if is_traced(covariance):
+            return cls(mean, linalg.cholesky(covariance))
+        # Concrete values are looked at with NumPy, which no transformation around this call can trace.
+        values = np.asarray(covariance)
+        if np.max(np.abs(values - values.T)) > 1e3 * np.finfo(values.dtype).eps * np.max(np.abs(values)):
+            raise fail("covariance", "symmetric", covariance, "Pass (covariance + covariance.T) / 2.")
+        try:
+            return cls(mean, jnp.asarray(np.linalg.cholesky(values)))
+        except np.linalg.LinAlgError as error:
+            smallest = np.linalg.eigvalsh(values)[0]
+            remedy = f"Its smallest eigenvalue is {smallest:.3g}; it must exceed zero."
+            raise fail("covariance", "positive definite", covariance, remedy) from error
 
     @classmethod
     def standard(cls, dim: int, dtype: Any = None) -> "Gaussian":

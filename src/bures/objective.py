@@ -50,8 +50,11 @@ class AbstractObjective(eqx.Module):
         # Centred at the largest weight and written with expm1 and log1p: exact for every power down to the limit 0.
         top = jax.lax.stop_gradient(jnp.max(log_weights, axis=-1, keepdims=True))
         top = jnp.where(jnp.isfinite(top), top, 0)
-        mean = jnp.mean(jnp.expm1(power * (log_weights - top)), axis=-1)
-        return top[..., 0] + jnp.log1p(mean) / power
+        centred = log_weights - top
+        mean = jnp.mean(jnp.expm1(power * centred), axis=-1)
+        # At a power this small exp(power · −∞) is the only term that still matters, and it must not round to a number.
+        lost = jnp.any(centred == -jnp.inf, axis=-1) & (jnp.asarray(self.alpha) == 1)
+        return jnp.where(lost, -jnp.inf, top[..., 0] + jnp.log1p(mean) / power)
 
     def coefficients(self, log_weights: Float[Array, "*m K"]) -> Coefficients:
         """g, A and B of each draw of each tuple."""
