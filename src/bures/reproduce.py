@@ -152,7 +152,7 @@ def read_experiment(name: str, module: Any, mode: str, out: Path) -> Shown | Non
         return None
     results = protocol.read_cells(module, store, settings)
     cells = json.loads(json.dumps(module.cells(settings)))
-    entries = [store.entry(cell, cells[cell]) for cell in results]
+    entries = [store.entry(cell, kept["parameters"]) for cell, kept in results.items()]
     provenances = {}
     for entry in entries:
         kind = {part: value for part, value in entry["provenance"].items() if part != "time"}
