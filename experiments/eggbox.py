@@ -79,7 +79,7 @@ def tables(results: Results, settings: dict) -> list[Table]:
     for measure in MEASURES:
         rows.append(Row(f"{ALL_INDICES}: {measure}", "–", mean_and_spread(_values(results, ALL_INDICES, measure))))
     clip = 100 * np.array(_values(results, "BW-IW-ELBO", "clip rate"))
-    inside = bool(clip.mean() <= 1)
+    inside = bool(clip.max() < 0.15)  # the paper's range, as it is rounded
     rows.append(Row("BW-IW-ELBO: steps clipped", "0.0%–0.1%", f"{clip.min():.1f}%–{clip.max():.1f}%", inside))
     return [Table(f"Table 2, {settings['seeds']} seeds", tuple(rows), "Mean ± standard deviation over seeds.")]
 
