@@ -3,8 +3,11 @@
 import jax
 import jaxtyping
 import pytest
+from hypothesis import settings
 
 jax.config.update("jax_enable_x64", True)
+settings.register_profile("bures", derandomize=True, deadline=None)  # the same examples on every machine
+settings.load_profile("bures")
 
 
 @pytest.fixture
