@@ -18,6 +18,16 @@ def iid(key: Key[Array, ""], n: int, dim: int, dtype: jnp.dtype) -> Float[Array,
     return jax.random.normal(key, (n, dim), dtype)
 
 
+def antithetic(key: Key[Array, ""], n: int, dim: int, dtype: jnp.dtype) -> Float[Array, "n dim"]:
+    """Half of the rows independent, the other half their negatives (and a row of its own if n is odd).
+
+    Odd functions of the noise then average to exactly zero: to first order in how far a target is from Gaussian, the
+    noise of S, and to zeroth order that of a.
+    """
+    rows = jax.random.normal(key, ((n + 1) // 2, dim), dtype)
+    return jnp.concatenate([rows, -rows[: n // 2]])
+
+
 def sobol(key: Key[Array, ""], n: int, dim: int, dtype: jnp.dtype) -> Float[Array, "n dim"]:
     """Scrambled Sobol rows mapped to normals: each row is standard normal, the rows together are evenly spread.
 

@@ -19,6 +19,7 @@ from bures.gaussian import Gaussian
 from bures.objective import AbstractObjective
 from bures.target import Target
 
+_SOURCES = {"iid": noise_sources.iid, "antithetic": noise_sources.antithetic, "sobol": noise_sources.sobol}
 _M_REMEDY = "M is the number of K-tuples drawn at each step, e.g. M=100."
 
 
@@ -50,12 +51,11 @@ class AbstractEstimator(eqx.Module):
 
     def __check_init__(self):
         check_positive_integer("M", self.M, _M_REMEDY)
-        check_option("draws", self.draws, ("iid", "sobol"))
+        check_option("draws", self.draws, tuple(_SOURCES))
 
     def noise(self, key: Key[Array, ""], q: Gaussian, K: int) -> Float[Array, "M K dim"]:
         """Standard normal noise: rows of a tuple are independent whatever the source."""
-        source = {"iid": noise_sources.iid, "sobol": noise_sources.sobol}[self.draws]
-        return source(key, self.M, K * q.dim, q.mean.dtype).reshape(self.M, K, q.dim)
+        return _SOURCES[self.draws](key, self.M, K * q.dim, q.mean.dtype).reshape(self.M, K, q.dim)
 
     @eqx.filter_jit
     def __call__(self, key: Key[Array, ""], q: Gaussian, target: Target, objective: AbstractObjective) -> Estimate:
@@ -233,7 +233,7 @@ def _check_blocks(estimator: Price | Stein) -> None:
         return
     if estimator.indices != "all":
         raise fail("permutations", "1 with indices='last'", count, "Use indices='all'.")
-    if estimator.draws != "iid":
+    if estimator.draws == "sobol":
         raise fail("permutations", "1 with Sobol draws", count, "Tuples across Sobol rows are dependent: use iid.")
     if count > estimator.M:
         raise fail("permutations", f"at most M={estimator.M}", count, "There are M distinct blockings of this kind.")

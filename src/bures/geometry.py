@@ -17,7 +17,7 @@ from bures import linalg
 from bures.check import check_real, fail
 from bures.estimator import Estimate
 from bures.gaussian import Gaussian
-from bures.objective import AbstractObjective
+from bures.objective import AbstractObjective, Tempered
 
 if TYPE_CHECKING:
     import optax
@@ -42,6 +42,10 @@ class AbstractGeometry(eqx.Module):
     def init(self, q: Gaussian) -> PyTree:
         """The state before the first step."""
         return ()
+
+    def pursue(self, objective: AbstractObjective, state: PyTree) -> AbstractObjective:
+        """The objective whose gradient the next step wants: by default the one to be optimised."""
+        return objective
 
     def step(self, estimate: Estimate, q: Gaussian, state: PyTree) -> tuple[Gaussian, PyTree, Move]:
         """The next Gaussian."""
@@ -188,12 +192,17 @@ def _adam() -> "optax.GradientTransformation":
 
 
 class WhitenedState(eqx.Module):
-    """The last gradient, how often two gradients in a row disagreed, and the smoothed squared norm."""
+    """What is remembered of earlier gradients."""
 
-    a: Float[Array, " dim"]
+    a: Float[Array, " dim"]  # their running average
     S: Float[Array, "dim dim"]
-    turns: Float[Array, ""]
-    size: Float[Array, ""]
+    size: Float[Array, ""]  # the running average of their squared norm
+    delay: Float[Array, ""]  # 1 / gain − 1
+    gap: Float[Array, ""]
+
+
+_STALE = 2.0  # an average whose squared norm exceeds that of a new gradient this many times is of another place
+_MEMORY = 0.1  # the least weight of a new squared norm in the running average of them
 
 
 class Whitened(AbstractGeometry):
@@ -201,13 +210,23 @@ class Whitened(AbstractGeometry):
 
     In those coordinates the gradient is â = Lᵀ a / E[A] and Ŝ = Lᵀ S L / E[A]: the whitening makes the step
     equivariant under affine maps of the target, the division makes it independent of K. Let x = 1 − s for each
-    eigenvalue s of Ŝ (for a Gaussian target, its precision as q sees it). With y = gain · (x − 1) the covariance
-    factor is 1 − y/2 for y ≤ 0, the Newton–Schulz step, and the contraction (1 + y)^(−1/2) for y > 0, exact for a
-    Gaussian target however wide q is; the mean moves by gain · â / max(1 + y, 1), within `trust_radius`.
+    eigenvalue s of Ŝ (for a Gaussian target, its precision as q sees it), and y = gain · (x − 1).
 
-    The gain is 1 / (1 + number of times two gradients in a row pointed apart) (Kesten, 1958): full Newton-like steps
-    while they agree, an average of them once only noise is left. Then gain · (½ ‖â‖² + ¼ ‖Ŝ‖²), smoothed, estimates
-    how many nats the approximation still lies below the optimum; it is reported as `gap`.
+    - The variance is divided by 1 + y where y > 0, which is exact for a Gaussian target however wide q is, and
+      multiplied by 1 − y where y < 0, Newton's iteration for the inverse of x. That is even in log σ, so that noise
+      in x does not make σ drift.
+    - The mean moves to where Newton's method goes from the A-weighted mean of the draws: by gain times
+      E_A[u] + E_A[∇log p] / max(1 + y, 1), within `trust_radius`. For K = 1 the first term is zero in expectation, near
+      the optimum the sum is â, and far from it, where the best of K draws are nearer the target than q is, it goes
+      where they are.
+    - The gain is 1 / (1 + delay). The delay grows by one when a gradient points away from the average of those before
+      it, and falls by half the cosine when it does not: steps are full while gradients agree, and average the noise
+      away once only noise is left (Kesten, 1958).
+    - While `gap` is large the gradient is that of a larger α if the weights of the tuples are degenerate: see
+      `bures.objective.Tempered`.
+
+    Norms are those of the Fisher metric, in nats: ½ ‖â‖² + ¼ ‖Ŝ‖². The `gap` reported, how far the optimum still is,
+    is the squared norm of the average gradient plus what noise and gain leave.
     """
 
     trust_radius: float = 2.0
@@ -217,26 +236,47 @@ class Whitened(AbstractGeometry):
 
     def init(self, q):
         zero = jnp.zeros((), q.mean.dtype)
-        return WhitenedState(jnp.zeros_like(q.mean), jnp.zeros_like(q.chol), zero, zero + jnp.inf)
+        return WhitenedState(jnp.zeros_like(q.mean), jnp.zeros_like(q.chol), zero, zero, zero + jnp.inf)
+
+    def pursue(self, objective, state):
+        return Tempered(objective, jnp.minimum(state.gap, 1))
 
     def step(self, estimate, q, state):
         a, S = estimate.a / estimate.mean_A, linalg.symmetrise(estimate.S) / estimate.mean_A
-        shift, whitened = q.chol.T @ a, q.chol.T @ S @ q.chol
-        size = jnp.sum(shift**2) / 2 + jnp.sum(whitened**2) / 4
-        agreement = shift @ (q.chol.T @ state.a) / 2 + jnp.sum(whitened * (q.chol.T @ state.S @ q.chol)) / 4
-        turns = state.turns + (agreement < 0)
-        gain = 1 / (1 + turns)
+        shift, whitened = gradient = _whiten(a, S, q)
+        average = _whiten(state.a, state.S, q)
+        size, average_size = _nats(gradient, gradient), _nats(average, average)
+        stale = (average_size > _STALE * size) | (average_size == 0)
+        cosine = _nats(gradient, average) / jnp.where(stale, 1, jnp.sqrt(size * average_size))
+        change = jnp.where(cosine < 0, 1, -cosine / 2)
+        delay = jnp.where(stale, state.delay, jnp.maximum(state.delay + change, 0))
+        gain = 1 / (1 + delay)
 
         values, vectors = linalg.eigh(whitened)
         # The bound comes after the gain: noise that is bounded on one side only would leave a bias at any gain.
         excess = jnp.maximum(-gain * values, -1)
-        factor = jnp.where(excess > 0, 1 / jnp.sqrt(1 + jnp.maximum(excess, 0)), 1 - excess / 2)
-        move = gain * (vectors.T @ shift) / (1 + jnp.maximum(excess, 0))
+        widening, narrowing = 1 + jnp.maximum(-excess, 0), 1 + jnp.maximum(excess, 0)
+        centre = q.chol.T @ estimate.entropy_score / estimate.mean_A
+        move = gain * (vectors.T @ centre + (vectors.T @ (shift - centre)) / narrowing)
         length = jnp.linalg.norm(move)
         clipped = (length > self.trust_radius) | (values[-1] > 1)
         move = move * (self.trust_radius / jnp.maximum(length, self.trust_radius))
         mean = q.mean + q.chol @ (vectors @ move)
-        chol = linalg.cholesky_of_square(q.chol @ (vectors * factor))
+        chol = linalg.cholesky_of_square(q.chol @ (vectors * jnp.sqrt(widening / narrowing)))
 
-        smoothed = jnp.where(jnp.isfinite(state.size), 0.8 * state.size + 0.2 * size, size)
-        return Gaussian(mean, chol), WhitenedState(a, S, turns, smoothed), Move(clipped, gain, gain * smoothed)
+        share = jnp.where(stale, 1, gain)
+        a, S = state.a + share * (a - state.a), state.S + share * (S - state.S)
+        average = _whiten(a, S, q)
+        size = state.size + jnp.maximum(share, _MEMORY) * (size - state.size)
+        gap = _nats(average, average) + gain * size / 2
+        return Gaussian(mean, chol), WhitenedState(a, S, size, delay, gap), Move(clipped, gain, gap)
+
+
+def _whiten(a: Float[Array, " dim"], S: Float[Array, "dim dim"], q: Gaussian) -> tuple[Array, Array]:
+    """The affine map z ↦ a + S (z − m) in the coordinates where q is standard normal."""
+    return q.chol.T @ a, q.chol.T @ S @ q.chol
+
+
+def _nats(one: tuple[Array, Array], other: tuple[Array, Array]) -> Float[Array, ""]:
+    """The inner product of whitened gradients in the Fisher metric: of a small one with itself, the KL it is worth."""
+    return one[0] @ other[0] / 2 + jnp.sum(one[1] * other[1]) / 4

@@ -44,7 +44,7 @@ def laplace(target: Any, *, init: Any = None, dim: int | None = None, max_iterat
         raise fail("init", "a point of finite log density", start, "Start where the density is positive.")
     end, hessian = _newton(target, start, max_iterations)
     where = f"after {int(end.iterations)} Newton steps from init"
-    if bool(end.stuck) or not float(end.decrement) < 1e-2:
+    if not float(end.decrement) < 1e-2:  # a line search may end earlier, at what rounding lets it see
         raise ValueError(
             f"laplace found no mode {where} (still {float(end.decrement):.3g} nats to gain). "
             "The density may have no maximum, or need another init."

@@ -133,7 +133,8 @@ def step(
 @eqx.filter_jit
 def _step(key: Key[Array, ""], state: State, target: Target, method: Method) -> tuple[State, Info]:
     q = state.approximation
-    estimate = method.estimator(key, q, target, method.objective)
+    objective = method.geometry.pursue(method.objective, state.geometry)
+    estimate = method.estimator(key, q, target, objective)
     proposal, geometry_state, move = method.geometry.step(estimate, q, state.geometry)
     finite = (
         jnp.isfinite(estimate.bound)

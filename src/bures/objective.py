@@ -18,6 +18,7 @@ from jaxtyping import Array, Float
 
 from bures.check import check_positive_integer, check_real
 
+_LEAST_SHARE, _LEAST_POWER, _BISECTIONS = 0.5, 1e-6, 8
 _K_REMEDY = "K is the number of draws in a tuple, e.g. K=5."
 
 
@@ -58,11 +59,7 @@ class AbstractObjective(eqx.Module):
 
     def coefficients(self, log_weights: Float[Array, "*m K"]) -> Coefficients:
         """g, A and B of each draw of each tuple."""
-        power = self._power(log_weights)
-        g = jax.nn.softmax(power * log_weights, axis=-1)
-        A = (1 - power) * g + power * g**2
-        B = power * g * (1 - g) * ((1 - power) + 2 * power * g)
-        return Coefficients(g, A, B)
+        return _coefficients(self._power(log_weights), log_weights)
 
     def _power(self, log_weights: Float[Array, "*m K"]) -> Float[Array, ""]:
         """1 − α, kept just above zero."""
@@ -99,3 +96,50 @@ class VRIWAE(AbstractObjective):
     def __check_init__(self):
         check_positive_integer("K", self.K, _K_REMEDY)
         check_real("alpha", self.alpha, 0, 1, "alpha=0 is the IW-ELBO, alpha=1 the ELBO.")
+
+
+class Tempered(AbstractObjective):
+    """An objective whose gradient is taken at a larger α while single draws outweigh the rest of their tuples.
+
+    Far from the target a tuple's weights are degenerate, and its gradient knows little more than its best draw. The
+    power 1 − α is then lowered until the effective share of a tuple's draws is one half on average, or as far towards
+    that, on the log scale, as `strength` in [0, 1] says. The bound itself stays that of `objective`.
+    """
+
+    objective: AbstractObjective
+    strength: Float[Array, ""]
+
+    @property
+    def K(self):
+        return self.objective.K
+
+    @property
+    def alpha(self):
+        return self.objective.alpha
+
+    def coefficients(self, log_weights):
+        power = self._power(log_weights)
+
+        def degenerate(power):
+            squares = jnp.sum(jax.nn.softmax(power * log_weights, axis=-1) ** 2, axis=-1)
+            return jnp.mean(1 / squares) < _LEAST_SHARE * self.K
+
+        def bisect(_, ends):
+            low, high = ends
+            middle = jnp.sqrt(low * high)
+            bad = degenerate(middle)
+            return jnp.where(bad, low, middle), jnp.where(bad, middle, high)
+
+        def search():
+            return jax.lax.fori_loop(0, _BISECTIONS, bisect, (_LEAST_POWER * power, power))[0]
+
+        lowest = jax.lax.cond(degenerate(power), search, lambda: power)
+        return _coefficients(power * (lowest / power) ** self.strength, log_weights)
+
+
+def _coefficients(power: Float[Array, ""], log_weights: Float[Array, "*m K"]) -> Coefficients:
+    """g, A and B for a given power 1 − α."""
+    g = jax.nn.softmax(power * log_weights, axis=-1)
+    A = (1 - power) * g + power * g**2
+    B = power * g * (1 - g) * ((1 - power) + 2 * power * g)
+    return Coefficients(g, A, B)
