@@ -30,6 +30,7 @@ def from_numpyro(model: Any, *args: Any, **kwargs: Any) -> Target:
     latent = _latent_sites(sites)
     observed = {name: site for name, site in sites.items() if site["type"] == "sample" and site["is_observed"]}
     source.site_log_densities(sites)  # data that do not fit their distribution are found here, by name
+    variables = [name for name, site in sites.items() if site["type"] != "plate"]  # no axis can have the name of one
     means = {name: site["value"] for name, site in latent.items()}
     start = numpyro.infer.util.unconstrain_fn(source.model, args, kwargs, means)
     flat, unravel = ravel_pytree(start)
@@ -46,7 +47,7 @@ def from_numpyro(model: Any, *args: Any, **kwargs: Any) -> Target:
         constrain=_Constrain(source),
         initial_point=initial_point,
         labels=Labels(
-            dims={name: dims for name, site in sites.items() if (dims := _dims(site))},
+            dims={name: dims for name, site in sites.items() if (dims := _dims(site)) and not {*dims} & {*variables}},
             observed_data={name: np.asarray(site["value"]) for name, site in observed.items()},
             log_likelihood=_Pointwise(source) if observed else None,
             attributes={"numpyro_version": numpyro.__version__},

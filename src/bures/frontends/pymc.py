@@ -35,6 +35,7 @@ def from_pymc(model: Any = None) -> Target:
     except TypeError as error:
         raise ValueError("model must be given, or be that of a `with model:` block around. Pass model=...") from error
     _refuse(model)
+    _check_shapes(model)
     variables = model.unobserved_RVs  # free and deterministic, on their own scale
     start = model.initial_point()
     names = [variable.name for variable in model.value_vars]
@@ -129,6 +130,20 @@ def _refuse(model: Any) -> None:
         )
     if not model.free_RVs:
         raise no_variables("The PyMC model", "variables: those with observed= are data")
+
+
+def _check_shapes(model: Any) -> None:
+    """Data that do not fit together, after `pm.set_data` say, are found here, with the variable's name."""
+    start = model.initial_point()
+    for variable in [*model.observed_RVs, *model.potentials]:
+        density = model.compile_fn(model.logp([variable], sum=False), inputs=model.value_vars, on_unused_input="ignore")
+        try:
+            density(start)
+        except (TypeError, ValueError) as error:
+            reason = str(error).splitlines()[0]
+            raise ValueError(
+                f"The log density of {variable.name!r} cannot be evaluated: {reason}. Check the shapes of its data."
+            ) from error
 
 
 def _explain(model: Any) -> str:
