@@ -1,4 +1,4 @@
-"""Is the density integrable? A direction along which it never falls says no, and names the variables to look at."""
+"""Is the density integrable? A direction along which it stays level says no, and names the variables to look at."""
 
 from collections.abc import Iterator
 
@@ -15,16 +15,17 @@ from bures.target import Target
 
 _POINTS = 5
 _NEAR, _FAR = 1e4, 1e8
-_FALL = 0.5  # nats; a Gaussian tail falls by more between the two distances if its scale is below 1e8
+_LEVEL = 0.5  # nats; a Gaussian tail falls by more between the two distances if its scale is below 1e8
 _SUSPICIOUS = 1e3  # a mode with standard deviations this large, or this much larger than others, is looked at
 
 
 def refuse_improper(key: Key[Array, ""], target: Target, mode: Gaussian | None) -> None:
     """Raise a ValueError if the target cannot be normalised, as far as straight lines can tell.
 
-    If log p at random points does not fall on the way from 10⁴ to 10⁸ along a direction, the same holds for a tube
+    If log p at random points stays as it is on the way from 10⁴ to 10⁸ along a direction, the same holds for a tube
     around it, and the integral is infinite: a flat direction, a prior that is missing, separated data. The directions
     looked at are those that the search for a mode left without curvature; a target with a clear mode is not looked at.
+    A density that grows for ever is left to the fit, which ends as DIVERGED.
     """
     if mode is not None and not _is_suspicious(mode):
         return
@@ -32,7 +33,7 @@ def refuse_improper(key: Key[Array, ""], target: Target, mode: Gaussian | None) 
     around = center + jax.random.normal(key, (_POINTS, target.dim), center.dtype) @ axes.T
     for direction in _both_ways(candidates):
         near, far = (_values(target, around + distance * direction) for distance in (_NEAR, _FAR))
-        if np.all(np.isfinite(near)) and np.all(np.isfinite(far)) and np.all(far >= near - _FALL):
+        if np.all(np.isfinite(near)) and np.all(np.abs(far - near) < _LEVEL):
             raise ValueError(_message(target.names, np.asarray(direction)))
 
 

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -47,7 +48,7 @@ def from_stan(
             raise fail("data", "left out with a BridgeStan model", data, "That model has its data already.")
         model = program
     else:
-        library = _compile(bridgestan, program, list(make_args), list(stanc_args))
+        library = compile_program(program, make_args=make_args, stanc_args=stanc_args)
         try:
             model = bridgestan.StanModel(library, _read_data(data), seed=seed, warn=False)
         except RuntimeError as error:
@@ -244,21 +245,28 @@ def _read_data(data: Any) -> str | None:
     return Path(data).read_text()
 
 
-def _compile(bridgestan: Any, program: Any, make_args: list[str], stanc_args: list[str]) -> Path:
-    """The shared library of a program, kept in a cache folder under a digest of all that it depends on."""
+def compile_program(program: Any, *, make_args: Sequence[str] = (), stanc_args: Sequence[str] = ()) -> Path:
+    """The shared library of a program, kept in a cache folder under a digest of all that it depends on.
+
+    Each program has a file of its own, because a library that is already loaded cannot be loaded anew.
+    """
+    bridgestan = import_extra("bridgestan", "stan")
     text = _read_program(program)
-    setting = json.dumps([text, make_args, stanc_args, bridgestan.__version__, os.environ.get("BRIDGESTAN", "")])
-    folder = _cache() / hashlib.sha256(setting.encode()).hexdigest()[:16]
-    source = folder / "model.stan"
-    library = folder / "model_model.so"
-    if library.is_file():
-        return library
-    folder.mkdir(parents=True, exist_ok=True)
-    source.write_text(text)
-    try:
-        return bridgestan.compile_model(source, make_args=["STAN_THREADS=True", *make_args], stanc_args=stanc_args)
-    except RuntimeError as error:
-        raise ValueError(f"The Stan program does not compile.\n{_compiler_message(str(error))}") from error
+    home = os.path.realpath(bridgestan.compile.get_bridgestan_path())
+    digest = hashlib.sha256(json.dumps([text, *make_args, *stanc_args, bridgestan.__version__, home]).encode())
+    library = _cache() / f"{digest.hexdigest()[:20]}.so"
+    if not library.is_file():
+        library.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+            source = Path(folder) / "model.stan"
+            source.write_text(text)
+            arguments = ["STAN_THREADS=True", *make_args]
+            try:
+                made = bridgestan.compile_model(source, make_args=arguments, stanc_args=list(stanc_args))
+            except RuntimeError as error:
+                raise ValueError(f"The Stan program does not compile.\n{_compiler_message(str(error))}") from error
+            os.replace(made, library)  # in one move, so that another process never loads half of it
+    return library
 
 
 def _cache() -> Path:
