@@ -17,6 +17,7 @@ import pymc as pm
 import pytest
 
 import bures
+from bures.cli import _find_target
 from bures.frontends import from_numpyro, from_pymc, from_stan
 from bures.support import Positive
 
@@ -381,22 +382,19 @@ def test_a_bridgestan_model_and_an_included_file(tmp_path, stan_target):
 # The command line
 
 
-def run(*arguments, cwd):
-    command = [sys.executable, "-m", "bures.cli", "fit", *arguments, "--num-steps", "5", "--num-samples", "100"]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
-
-
 @needs_stan
 def test_command_line_stan(tmp_path):
     data = {name: np.asarray(value).tolist() for name, value in SCHOOLS.items()}
     (tmp_path / "data.json").write_text(json.dumps(data))
-    done = run(str(STAN / "schools.stan"), "--data", "data.json", cwd=tmp_path)
+    program = str(STAN / "schools.stan")
+    command = [sys.executable, "-m", "bures.cli", "fit", program, "--data", "data.json", "--num-steps", "5"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert "schools: 5 steps" in done.stdout
     assert (tmp_path / "bures-output" / "schools.fit").is_file()
 
 
-def test_command_line_numpyro_and_pymc(tmp_path):
+def test_command_line_finds_numpyro_and_pymc_models(tmp_path):
     (tmp_path / "models.py").write_text("""
 import numpyro, numpyro.distributions as dist, pymc
 def regression(x, y):
@@ -406,7 +404,9 @@ with pymc.Model() as coin:
     pymc.Binomial("heads", 10, pymc.Beta("share", 1, 1), observed=3)
 """)
     (tmp_path / "data.json").write_text('{"x": [1.0, 2.0], "y": [1.0, 2.0]}')
-    for arguments in (("models.py:regression", "--data", "data.json"), ("models.py:coin",)):
-        done = run(*arguments, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        assert "5 steps" in done.stdout
+    target, name = _find_target(f"{tmp_path}/models.py:regression", None, tmp_path / "data.json")
+    assert (name, target.names) == ("regression", ("slope",))
+    target, name = _find_target(f"{tmp_path}/models.py:coin", None, None)
+    assert (name, target.names) == ("coin", ("share_logodds__",))
+    with pytest.raises(ValueError, match="--data must be a JSON file"):
+        _find_target("model.stan", None, tmp_path / "missing.json")

@@ -139,8 +139,8 @@ def _check_shapes(model: Any) -> None:
         density = model.compile_fn(model.logp([variable], sum=False), inputs=model.value_vars, on_unused_input="ignore")
         try:
             density(start)
-        except (TypeError, ValueError) as error:
-            reason = str(error).splitlines()[0]
+        except (AssertionError, TypeError, ValueError) as error:
+            reason = str(error).splitlines()[0].rstrip(".")
             raise ValueError(
                 f"The log density of {variable.name!r} cannot be evaluated: {reason}. Check the shapes of its data."
             ) from error
