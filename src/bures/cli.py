@@ -184,8 +184,8 @@ def _find_target(text: str, dim: int | None, data: Path | None) -> tuple[Any, st
     path, separator, attribute = text.rpartition(":")
     if not separator or not path.endswith(".py"):
         raise ValueError(
-            f"target must be one of {', '.join(builtin)}, path/to/model.stan or path/to/file.py:name, but got {text!r}. "
-            "Check the spelling."
+            f"target must be one of {', '.join(builtin)}, path/to/model.stan or path/to/file.py:name, "
+            f"but got {text!r}. Check the spelling."
         )
     return _as_target(_load_attribute(Path(path), attribute), text, dim, data), attribute
 

@@ -98,7 +98,7 @@ class _Named(eqx.Module):
 def _jaxify(inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable:
     """A PyTensor graph as a JAX function, with shared variables frozen at their present values.
 
-    PyTensor's JAX link switches JAX to float64 when it is first imported: that is the user's to decide, so it is undone.
+    PyTensor's JAX link switches JAX to float64 when it is first imported. That is the user's to decide: it is undone.
     """
     precise = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
     try:

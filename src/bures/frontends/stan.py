@@ -52,7 +52,9 @@ def from_stan(
         try:
             model = bridgestan.StanModel(library, _read_data(data), seed=seed, warn=False)
         except RuntimeError as error:
-            raise ValueError(f"Stan does not accept the data: {_reason(error)}. Compare it with the data block.") from error
+            raise ValueError(
+                f"Stan does not accept the data: {_reason(error)}. Compare it with the data block."
+            ) from error
     dim = model.param_unc_num()
     if dim == 0:
         raise no_variables("The Stan program", "parameters block")
