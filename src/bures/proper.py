@@ -43,7 +43,7 @@ def _is_suspicious(mode: Gaussian) -> bool:
 
 
 def _landscape(target: Target, mode: Gaussian | None) -> tuple[Array, Array, list[Array]]:
-    """A centre, axes no longer than the density is wide around it (nor than one), and directions of little curvature."""
+    """A centre, axes at most as long as the density is wide around it, and directions of little curvature."""
     if mode is not None:
         negative_variance, vectors = linalg.eigh(-mode.covariance)  # the widest first
         return mode.mean, vectors * jnp.minimum(jnp.sqrt(-negative_variance), 1), [vectors[:, 0]]

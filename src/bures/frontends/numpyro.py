@@ -74,10 +74,13 @@ class _Source:
         from numpyro import handlers
 
         last = _LastSite(self.model)
-        choice = {"substitute_fn": _typical_value} if values is None else {"data": values}
+        if values is None:
+            model = handlers.substitute(last, substitute_fn=_typical_value)
+        else:
+            model = handlers.substitute(last, data=values)
         try:
             with numpyro.validation_enabled(False):  # values that are not finite are named later, by site
-                return handlers.trace(handlers.substitute(last, **choice)).get_trace(*self.args, **self.kwargs)
+                return handlers.trace(model).get_trace(*self.args, **self.kwargs)
         except (TypeError, ValueError) as error:
             where = f" at site {last.name!r}" if last.name else ""
             raise ValueError(
@@ -164,7 +167,7 @@ def _typical_value(site: dict[str, Any]) -> Any:
     """The prior mean of a site, or its median where there is no mean."""
     from numpyro.infer import init_to_mean, init_to_median
 
-    mean = init_to_mean(site)
+    mean: Any = init_to_mean(site)
     return init_to_median(site) if mean is not None and not bool(jnp.all(jnp.isfinite(mean))) else mean
 
 
