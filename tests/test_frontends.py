@@ -299,6 +299,14 @@ def test_separated_data_with_a_flat_prior_are_refused_by_name(key):
         bures.fit(target, key=key)
 
 
+def test_separated_data_with_a_flat_prior_in_pymc(key):
+    with pm.Model() as model:
+        slope = pm.Flat("slope")
+        pm.Bernoulli("outcome", logit_p=slope * np.array([-2.0, -1.0, 1.0, 2.0]), observed=[0, 0, 1, 1])
+    with pytest.raises(ValueError, match=r"cannot be normalised.*slope"):
+        bures.fit(from_pymc(model), key=key)
+
+
 def test_a_flat_direction_is_refused_by_name(key):
     def model():
         first = numpyro.sample("first", dist.ImproperUniform(dist.constraints.real, (), ()))
@@ -408,5 +416,7 @@ with pymc.Model() as coin:
     assert (name, target.names) == ("regression", ("slope",))
     target, name = _find_target(f"{tmp_path}/models.py:coin", None, None)
     assert (name, target.names) == ("coin", ("share_logodds__",))
+    with pytest.raises(ValueError, match="--data is for Stan programs and NumPyro models"):
+        _find_target(f"{tmp_path}/models.py:coin", None, tmp_path / "data.json")
     with pytest.raises(ValueError, match="--data must be a JSON file"):
         _find_target("model.stan", None, tmp_path / "missing.json")

@@ -194,9 +194,12 @@ def _as_target(found: Any, text: str, dim: int | None, data: Path | None) -> Any
     """A Target from what a Python file holds; which library a model is of shows in what the file imported."""
     import bures
 
+    is_pymc = "pymc" in sys.modules and isinstance(found, sys.modules["pymc"].Model)
+    if data is not None and (is_pymc or dim is not None or isinstance(found, bures.Target)):
+        raise ValueError(f"--data is for Stan programs and NumPyro models; {text} has its data already. Leave it out.")
     if isinstance(found, bures.Target):
         return found
-    if "pymc" in sys.modules and isinstance(found, sys.modules["pymc"].Model):
+    if is_pymc:
         return bures.frontends.from_pymc(found)
     if dim is not None:
         return bures.Target(found, dim)

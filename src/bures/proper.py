@@ -47,7 +47,7 @@ def _landscape(target: Target, mode: Gaussian | None) -> tuple[Array, Array, lis
     if mode is not None:
         negative_variance, vectors = linalg.eigh(-mode.covariance)  # the widest first
         return mode.mean, vectors * jnp.minimum(jnp.sqrt(-negative_variance), 1), [vectors[:, 0]]
-    start = jnp.zeros(target.dim) if target.initial_point is None else target.initial_point
+    start = target.start()
     end, hessian = newton(target, start, 100)
     center = jnp.where(jnp.all(jnp.isfinite(end.z)), end.z, start)
     curvature, vectors = linalg.eigh(hessian)

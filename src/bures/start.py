@@ -51,7 +51,7 @@ def find_start(key: Key[Array, ""], target: Target) -> Gaussian:
 
 def _mode(key: Key[Array, ""], target: Target) -> Gaussian | None:
     """The Laplace approximation from the target's initial point, or else from random ones; None if there is none."""
-    point = jnp.zeros(target.dim) if target.initial_point is None else target.initial_point
+    point = target.start()
     for attempt in range(_TRIES):
         try:
             return laplace(target, init=point)

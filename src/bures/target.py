@@ -122,6 +122,11 @@ class Target(eqx.Module):
         unconstrained = _Unconstrained(log_density, layout)
         return cls(unconstrained, layout.dim, names=layout.coordinate_names(), constrain=layout.constrain, **options)
 
+    def start(self) -> Float[Array, " dim"]:
+        """Where to begin the search for a mode: the initial point, or else the origin, in JAX's present precision."""
+        origin = jnp.zeros(self.dim)
+        return origin if self.initial_point is None else self.initial_point.astype(origin.dtype)
+
     def value(self, z: Float[Array, "n dim"]) -> Float[Array, " n"]:
         """log p at each row of `z`, in the dtype of `z`."""
         return map_in_blocks(self.log_density, z, self.width).astype(z.dtype)
