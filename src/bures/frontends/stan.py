@@ -3,15 +3,10 @@
 The Target's coordinates are Stan's unconstrained parameters, which depend on Stan's version: it is kept in the labels.
 """
 
-import hashlib
-import json
-import os
 import re
-import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -21,11 +16,11 @@ from jaxtyping import Array, Float
 
 from bures.check import fail
 from bures.frontends.common import Result, find_initial_point, fit_target, import_extra, no_variables
+from bures.frontends.stan_files import compile_program, read_data
 from bures.target import Labels, Target
 
 # Stan's tape of derivatives is shared by all models of a library unless it was compiled with threads.
 _LOCK = threading.Lock()
-_INCLUDE = re.compile(r"^\s*#include\s+[<\"]?([^>\"\s]+)[>\"]?\s*$", re.MULTILINE)
 
 
 def fit(program: Any, data: Any = None, *, seed: int = 0, num_draws: int = 1000, **options: Any) -> Result:
@@ -49,7 +44,7 @@ def from_stan(
     else:
         library = compile_program(program, make_args=make_args, stanc_args=stanc_args)
         try:
-            model = bridgestan.StanModel(library, _read_data(data), seed=seed, warn=False)
+            model = bridgestan.StanModel(library, read_data(data), seed=seed, warn=False)
         except RuntimeError as error:
             raise ValueError(
                 f"Stan does not accept the data: {_reason(error)}. Compare it with the data block."
@@ -235,62 +230,5 @@ def _indexed(name: str) -> str:
     return f"{base}[{','.join(str(int(index) - 1) for index in indices)}]"
 
 
-def _read_data(data: Any) -> str | None:
-    """Data as JSON text."""
-    if isinstance(data, Mapping):
-        return json.dumps({name: np.asarray(value).tolist() for name, value in data.items()})
-    if data is None or (isinstance(data, str) and data.lstrip().startswith("{")):
-        return data
-    if not isinstance(data, str | os.PathLike) or not Path(data).is_file():
-        raise fail("data", "a dict, JSON text or a JSON file that exists", data, "Check the path.")
-    return Path(data).read_text()
-
-
-def compile_program(program: Any, *, make_args: Sequence[str] = (), stanc_args: Sequence[str] = ()) -> Path:
-    """The shared library of a program, kept in a cache folder under a digest of all that it depends on.
-
-    Each program has a file of its own, because a library that is already loaded cannot be loaded anew.
-    """
-    bridgestan = import_extra("bridgestan", "stan")
-    text = _read_program(program)
-    home = os.path.realpath(bridgestan.compile.get_bridgestan_path())
-    digest = hashlib.sha256(json.dumps([text, *make_args, *stanc_args, bridgestan.__version__, home]).encode())
-    library = _cache() / f"{digest.hexdigest()[:20]}.so"
-    if not library.is_file():
-        library.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-            source = Path(folder) / "model.stan"
-            source.write_text(text)
-            arguments = ["STAN_THREADS=True", *make_args]
-            try:
-                made = bridgestan.compile_model(source, make_args=arguments, stanc_args=list(stanc_args))
-            except RuntimeError as error:
-                raise ValueError(f"The Stan program does not compile.\n{_compiler_message(str(error))}") from error
-            os.replace(made, library)  # in one move, so that another process never loads half of it
-    return library
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bures" / "stan"
-
-
-def _read_program(program: Any) -> str:
-    """The text of a program, with the files that it includes."""
-    if isinstance(program, str) and "{" in program:
-        return program
-    if not isinstance(program, str | os.PathLike) or not str(program).endswith(".stan"):
-        raise fail("program", "Stan code, a .stan file or a BridgeStan model", program, "Check the path.")
-    path = Path(program)
-    if not path.is_file():
-        raise fail("program", "a .stan file that exists", str(program), "Check the path.")
-    return _INCLUDE.sub(lambda match: (path.parent / match[1]).read_text(), path.read_text())
-
-
 def _reason(error: Exception) -> str:
     return " ".join(str(error).split()).rstrip(".")
-
-
-def _compiler_message(text: str) -> str:
-    """What stanc says, without the commands that make shows around it."""
-    lines = text.partition("stderr:\n")[2].splitlines() or text.splitlines()
-    return "\n".join(line for line in lines if not line.startswith("make")).strip()
