@@ -144,7 +144,7 @@ def test_pymc_one_liner_inside_the_model():
     assert tree.posterior.sizes["draw"] == 300
     assert list(tree.posterior["school"].values) == list("ABCDEFGH")
     assert tree.posterior.attrs["outcome"] == "CONVERGED"
-    # reference: NUTS of 4 x 10,000 draws gives 4.4 and 3.3; 300 draws have an error of 0.2
+    # posteriordb's 10,000 reference draws of this posterior: mean 4.41, standard deviation 3.31; 300 draws err by 0.2
     assert float(tree.posterior["mu"].mean()) == pytest.approx(4.4, abs=0.8)
     assert float(tree.posterior["mu"].std()) == pytest.approx(3.3, rel=0.25)
 
