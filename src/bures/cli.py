@@ -3,12 +3,14 @@
 import enum
 import importlib.util
 import inspect
+import json
 import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 app = typer.Typer(
@@ -54,10 +56,14 @@ def fit(
     target: Annotated[
         str,
         typer.Argument(
-            help="eggbox, banana, funnel, student_t, logistic (the Census data, d = 9), or `path/to/file.py:name` "
-            "where `name` is a bures.Target or a JAX log density (then give --dim)."
+            help="eggbox, banana, funnel, student_t, logistic (the Census data, d = 9); `path/to/model.stan`; or "
+            "`path/to/file.py:name` where `name` is a bures.Target, a PyMC model, a NumPyro model, or a JAX log "
+            "density (then give --dim)."
         ),
     ],
+    data: Annotated[
+        Path | None, typer.Option(help="JSON file: data of a Stan program, or arguments by name of a NumPyro model.")
+    ] = None,
     dim: Annotated[int | None, typer.Option(help="Dimension of a bare log density.")] = None,
     objective: Annotated[
         ObjectiveName | None, typer.Option(help="The bound to maximise. [default: chosen by bures]")
@@ -89,13 +95,15 @@ def fit(
       --init-variance 5 --num-steps 1000`: the paper's eggbox run.
 
     - `bures fit model.py:log_density --dim 3`: your own log density.
+
+    - `bures fit model.stan --data data.json`: a Stan program; `bures fit file.py:model` a NumPyro or PyMC model.
     """
     import jax
 
     jax.config.update("jax_enable_x64", not float32)
     import bures
 
-    model, name = _find_target(target, dim)
+    model, name = _find_target(target, dim, data)
     _check_folder(out)
     result = bures.fit(
         model,
@@ -156,8 +164,8 @@ def report(
     typer.echo(f"wrote {write_report(folder, experiments=experiments)}")
 
 
-def _find_target(text: str, dim: int | None) -> tuple[Any, str]:
-    """A built-in by name, or an object of a Python file."""
+def _find_target(text: str, dim: int | None, data: Path | None) -> tuple[Any, str]:
+    """A built-in by name, a Stan program, or an object of a Python file."""
     import bures
 
     builtin: dict[str, Callable[[], Any]] = {
@@ -169,17 +177,37 @@ def _find_target(text: str, dim: int | None) -> tuple[Any, str]:
     }
     if text in builtin:
         return builtin[text](), text
+    if data is not None and not data.is_file():
+        raise ValueError(f"--data must be a JSON file that exists, but got {str(data)!r}. Check the path.")
+    if text.endswith(".stan"):
+        return bures.frontends.from_stan(text, data), Path(text).stem
     path, separator, attribute = text.rpartition(":")
     if not separator or not path.endswith(".py"):
         raise ValueError(
-            f"target must be one of {', '.join(builtin)} or path/to/file.py:name, but got {text!r}. Check the spelling."
+            f"target must be one of {', '.join(builtin)}, path/to/model.stan or path/to/file.py:name, "
+            f"but got {text!r}. Check the spelling."
         )
-    found = _load_attribute(Path(path), attribute)
+    return _as_target(_load_attribute(Path(path), attribute), text, dim, data), attribute
+
+
+def _as_target(found: Any, text: str, dim: int | None, data: Path | None) -> Any:
+    """A Target from what a Python file holds; which library a model is of shows in what the file imported."""
+    import bures
+
+    is_pymc = "pymc" in sys.modules and isinstance(found, sys.modules["pymc"].Model)
+    if data is not None and (is_pymc or dim is not None or isinstance(found, bures.Target)):
+        raise ValueError(f"--data is for Stan programs and NumPyro models; {text} has its data already. Leave it out.")
     if isinstance(found, bures.Target):
-        return found, attribute
-    if dim is None:
-        raise ValueError(f"{text} is a bare log density: give its dimension with --dim.")
-    return bures.Target(found, dim), attribute
+        return found
+    if is_pymc:
+        return bures.frontends.from_pymc(found)
+    if dim is not None:
+        return bures.Target(found, dim)
+    if "numpyro" in sys.modules:
+        arguments = {} if data is None else json.loads(data.read_text())
+        arrays = {name: np.asarray(value) if isinstance(value, list) else value for name, value in arguments.items()}
+        return bures.frontends.from_numpyro(found, **arrays)
+    raise ValueError(f"{text} is a bare log density: give its dimension with --dim.")
 
 
 def _load_attribute(path: Path, attribute: str) -> Any:

@@ -1,12 +1,15 @@
-"""From a fit to ArviZ: draws in the target's own variables, with the weights that say how far to trust them."""
+"""From a fit to ArviZ and to MCMC: draws in the target's own variables, and a start for chains."""
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Any
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Key
+from jaxtyping import Array, Float, Key
 
-from bures.check import check_positive_integer
+from bures.check import check_key, check_positive_integer
 from bures.diagnostics import Pool, pareto_khat, smooth_log_weights
 
 if TYPE_CHECKING:
@@ -16,17 +19,22 @@ if TYPE_CHECKING:
 
 
 def to_arviz(fit: "Fit", key: Key[Array, ""], *, num_draws: int, resample: bool) -> "DataTree":
-    """A DataTree with `posterior` (one chain) and `sample_stats` (log p, log q, raw and smoothed log weights)."""
+    """A DataTree with `posterior` (one chain) and `sample_stats` (log p, log q, raw and smoothed log weights).
+
+    k̂ and the outcome are attributes of both. Where the target's labels have them, `log_likelihood` and
+    `observed_data` are there too.
+    """
     try:
         from arviz_base import from_dict
     except ImportError as error:
         raise ImportError("to_arviz needs ArviZ: pip install 'bures[arviz]'.") from error
     check_positive_integer("num_draws", num_draws, "It is the number of draws to export.")
+    target, labels = fit.target, fit.target.labels
     key_pool, key_choice = jax.random.split(key)
     size = max(10 * num_draws, 10_000) if resample else num_draws
-    pool = Pool.draw(key_pool, fit.approximation, fit.target, size)
+    pool = Pool.draw(key_pool, fit.approximation, target, size)
     kept = pool.choose(key_choice, num_draws) if resample else slice(None)
-    variables = jax.vmap(fit.target.constrain)(pool.z[kept])
+    z = pool.z[kept]
     statistics = {
         "lp": pool.log_p,
         "log_q": pool.log_q,
@@ -34,7 +42,7 @@ def to_arviz(fit: "Fit", key: Key[Array, ""], *, num_draws: int, resample: bool)
         "log_weight_smoothed": smooth_log_weights(pool.log_weights),
     }
     groups = {
-        "posterior": {name: np.asarray(value)[None] for name, value in variables.items()},
+        "posterior": _one_chain(jax.vmap(target.constrain)(z)),
         "sample_stats": {name: np.asarray(value)[kept][None] for name, value in statistics.items()},
     }
     attributes = {
@@ -42,5 +50,54 @@ def to_arviz(fit: "Fit", key: Key[Array, ""], *, num_draws: int, resample: bool)
         "outcome": fit.outcome.name,
         "khat": pareto_khat(pool.log_weights),
         "resampled": int(resample),
+        **labels.attributes,
     }
-    return from_dict(groups, attrs=dict.fromkeys(groups, attributes))
+    attributes_by_group = dict.fromkeys(groups, attributes)
+    if labels.log_likelihood is not None:
+        groups["log_likelihood"] = _one_chain(jax.vmap(labels.log_likelihood)(z))
+    if labels.observed_data:
+        groups["observed_data"] = dict(labels.observed_data)
+    names = {name for group in groups.values() for name in group}
+    dims = {name: list(axes) for name, axes in labels.dims.items() if name in names}
+    return from_dict(groups, coords=dict(labels.coords), dims=dims, attrs=attributes_by_group)
+
+
+def _one_chain(variables: dict[str, Array]) -> dict[str, np.ndarray]:
+    return {name: np.asarray(value)[None] for name, value in variables.items()}
+
+
+class NutsStart(eqx.Module):
+    """Initial points and a mass matrix for NUTS or HMC, with one row for each chain."""
+
+    positions: Float[Array, "chains dim"]
+    inverse_mass_matrix: Float[Array, "dim dim"]  # the covariance of the approximation
+    unconstrained: dict[str, Array]  # the same points by variable, on the unconstrained scale
+    constrained: dict[str, Array]  # and on the variables' own scale, with deterministic quantities
+
+    def chain(self, i: int) -> dict[str, np.ndarray]:
+        """The unconstrained variables of chain `i`."""
+        return {name: np.asarray(value[i]) for name, value in self.unconstrained.items()}
+
+
+def nuts_start(fit: "Fit", key: Key[Array, ""], num_chains: int) -> NutsStart:
+    """Importance-resampled points, all different as far as the weights allow, and the covariance."""
+    check_key(key)
+    check_positive_integer("num_chains", num_chains, "It is the number of chains, e.g. 4.")
+    z = fit.resample(key, num_chains)
+    return NutsStart(
+        z, fit.approximation.covariance, _by_variable(fit.target.names, z), jax.vmap(fit.target.constrain)(z)
+    )
+
+
+def _by_variable(names: tuple[str, ...], z: Float[Array, "n dim"]) -> dict[str, Any]:
+    """Columns named theta[0,0], theta[0,1], ... put together as arrays."""
+    columns: dict[str, dict[tuple[int, ...], int]] = {}
+    for column, name in enumerate(names):
+        base, indices = re.fullmatch(r"(.*?)(?:\[([\d,]+)\])?", name, re.DOTALL).groups()  # pyright: ignore
+        columns.setdefault(base, {})[tuple(map(int, indices.split(","))) if indices else ()] = column
+    variables = {}
+    for base, places in columns.items():
+        shape = tuple(np.max(list(places), axis=0) + 1)
+        order = [places[index] for index in np.ndindex(shape)]
+        variables[base] = z[:, jnp.array(order)].reshape(-1, *shape)
+    return variables

@@ -111,10 +111,20 @@ class Fit(eqx.Module):
         return pool.z.reshape(n, K, -1)[jnp.arange(n), chosen]
 
     def to_arviz(self, key: Key[Array, ""], num_draws: int = 1000, *, resample: bool = True) -> Any:
-        """An ArviZ `DataTree` of draws in the target's own variables (needs the extra `bures[arviz]`)."""
+        """An ArviZ `DataTree` of draws in the target's own variables (needs the extra `bures[arviz]`).
+
+        With `resample` the draws are chosen by their importance weights; without, they are plain draws of the
+        approximation, and their weights are in `sample_stats`.
+        """
         from bures.export import to_arviz
 
         return to_arviz(self, key, num_draws=num_draws, resample=resample)
+
+    def nuts_start(self, key: Key[Array, ""], num_chains: int = 4) -> Any:
+        """Initial points and a mass matrix (the covariance) for NUTS, in the forms that samplers want them."""
+        from bures.export import nuts_start
+
+        return nuts_start(self, key, num_chains)
 
     def save(self, path: Any) -> None:
         """Write the fit to one file, atomically. The density itself is not saved: `bures.load` takes the target."""

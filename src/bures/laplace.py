@@ -42,7 +42,7 @@ def laplace(target: Any, *, init: Any = None, dim: int | None = None, max_iterat
         raise fail("init", f"a point of R^{target.dim}", start, "Match the target's dimension.")
     if not bool(jnp.isfinite(target.log_density(start))):
         raise fail("init", "a point of finite log density", start, "Start where the density is positive.")
-    end, hessian = _newton(target, start, max_iterations)
+    end, hessian = newton(target, start, max_iterations)
     where = f"after {int(end.iterations)} Newton steps from init"
     if not float(end.decrement) < 1e-2:  # a line search may end earlier, at what rounding lets it see
         raise ValueError(
@@ -59,7 +59,8 @@ def laplace(target: Any, *, init: Any = None, dim: int | None = None, max_iterat
 
 
 @eqx.filter_jit
-def _newton(target: Target, start: Float[Array, " dim"], max_iterations: int) -> tuple[_Newton, Array]:
+def newton(target: Target, start: Float[Array, " dim"], max_iterations: int) -> tuple[_Newton, Array]:
+    """Newton steps uphill from `start`: where they end, and the Hessian there."""
     eps = jnp.finfo(start.dtype).eps
     # Below this gain a full step is safe, and the next gain is below what the dtype resolves.
     small = jnp.sqrt(eps)

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Key
 from bures import linalg
 from bures.gaussian import Gaussian
 from bures.laplace import laplace
+from bures.proper import refuse_improper
 from bures.target import Target
 
 _DRAWS = 256
@@ -33,7 +34,9 @@ def find_start(key: Key[Array, ""], target: Target) -> Gaussian:
     tails), the Gaussian with the moments of their importance-weighted draws takes its place.
     """
     key_mode, key_look = jax.random.split(key)
-    local = [q for q in (_mode(key_mode, target), Gaussian.standard(target.dim)) if q is not None]
+    mode = _mode(key_mode, target)
+    refuse_improper(key_look, target, mode)
+    local = [q for q in (mode, Gaussian.standard(target.dim)) if q is not None]
     best, best_mass = local[-1], -np.inf
     for i, candidate in enumerate(local):
         view = _look(jax.random.fold_in(key_look, i), candidate, target)
@@ -47,8 +50,8 @@ def find_start(key: Key[Array, ""], target: Target) -> Gaussian:
 
 
 def _mode(key: Key[Array, ""], target: Target) -> Gaussian | None:
-    """The Laplace approximation from the origin, or else from random points around it; None if there is none."""
-    point = jnp.zeros(target.dim)
+    """The Laplace approximation from the target's initial point, or else from random ones; None if there is none."""
+    point = target.start()
     for attempt in range(_TRIES):
         try:
             return laplace(target, init=point)

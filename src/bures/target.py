@@ -1,5 +1,6 @@
 """The target: an unnormalised log density on R^dim, what its coordinates mean, and any fast derivatives it has."""
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -10,13 +11,35 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from bures.check import check_positive_integer, fail
+from bures.check import check_floating, check_positive_integer, fail
 from bures.support import Real
 
 # Arrays of a block are kept to about this many elements: 4 to 8 MB, what a core's caches hold.
 _BLOCK_ELEMENTS = 2**19
 
 LogDensity = Callable[[Float[Array, " dim"]], Float[Array, ""]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Labels:
+    """What the model behind a target adds to its draws; all of it optional.
+
+    **Arguments:**
+
+    - `coords`, `dims`: labels of the axes of the variables, as in ArviZ and PyMC.
+    - `observed_data`: the data, by the names of the observed variables.
+    - `log_likelihood`: from a point of R^dim to the log likelihood of each observation, by the same names.
+    - `attributes`: facts to keep with the draws, such as the version of the software.
+    """
+
+    coords: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    dims: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+    observed_data: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    log_likelihood: Callable[[Any], dict[str, Any]] | None = None
+    attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+_NO_LABELS = Labels()  # one object, so that targets without labels share their compilations
 
 
 class Target(eqx.Module):
@@ -32,6 +55,8 @@ class Target(eqx.Module):
     - `weighted_hessian`: a fast `(weights (n,), z (n, dim)) -> Σᵢ wᵢ ∇²log p(zᵢ)`; also found as a method of
         `log_density`. Automatic differentiation is the default.
     - `sample`, `mean`, `covariance`: exact draws `(key, n) -> (n, dim)` and moments, where they are known.
+    - `initial_point`: a point of positive density from which to look for a mode; by default the origin.
+    - `labels`: `Labels` of the axes, the data and the like, for `Fit.to_arviz`.
 
     >>> target = Target(lambda z: -jnp.sum(z**2) / 2, dim=3)
     >>> target.names
@@ -45,6 +70,8 @@ class Target(eqx.Module):
     sample: Callable[[Key[Array, ""], int], Float[Array, "n dim"]] | None
     mean: Float[Array, " dim"] | None
     covariance: Float[Array, "dim dim"] | None
+    initial_point: Float[Array, " dim"] | None
+    labels: Labels = eqx.field(static=True)
     width: int = eqx.field(static=True)  # elements of the largest array that one evaluation makes
     _weighted_hessian: Callable | None
 
@@ -59,6 +86,8 @@ class Target(eqx.Module):
         sample: Callable | None = None,
         mean: Any = None,
         covariance: Any = None,
+        initial_point: Any = None,
+        labels: Labels | None = None,
     ):
         if not callable(log_density):
             raise fail("log_density", "a function (dim,) -> scalar", log_density, "Pass a JAX function.")
@@ -69,6 +98,8 @@ class Target(eqx.Module):
         self.sample = sample
         self.mean = None if mean is None else jnp.asarray(mean)
         self.covariance = None if covariance is None else jnp.asarray(covariance)
+        self.initial_point = None if initial_point is None else _check_initial_point(initial_point, self.dim)
+        self.labels = _NO_LABELS if labels is None else labels
         self._weighted_hessian = weighted_hessian
         self.width = _check_and_measure(log_density, self.dim)
 
@@ -90,6 +121,11 @@ class Target(eqx.Module):
         layout = _Layout(variables)
         unconstrained = _Unconstrained(log_density, layout)
         return cls(unconstrained, layout.dim, names=layout.coordinate_names(), constrain=layout.constrain, **options)
+
+    def start(self) -> Float[Array, " dim"]:
+        """Where to begin the search for a mode: the initial point, or else the origin, in JAX's present precision."""
+        origin = jnp.zeros(self.dim)
+        return origin if self.initial_point is None else self.initial_point.astype(origin.dtype)
 
     def value(self, z: Float[Array, "n dim"]) -> Float[Array, " n"]:
         """log p at each row of `z`, in the dtype of `z`."""
@@ -125,6 +161,13 @@ def as_target(target: Any, dim: int | None) -> Target:
     if dim is None:
         raise fail("dim", "given with a bare log density", dim, "Pass dim=..., or wrap it: bures.Target(f, dim).")
     return Target(target, dim)
+
+
+def _check_initial_point(point: Any, dim: int) -> Array:
+    point = check_floating("initial_point", point, ndim=1)
+    if point.size != dim:
+        raise fail("initial_point", f"a point of R^{dim}", point, "Match dim.")
+    return point
 
 
 def _check_names(names: Sequence[str] | None, dim: int) -> tuple[str, ...]:
@@ -200,6 +243,19 @@ def _check_and_measure(log_density: LogDensity, dim: int) -> int:
     return max(dim, _largest_array(jaxpr))
 
 
+def coordinate_names(shapes: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
+    """One name for each entry of the named arrays, laid one after the other.
+
+    >>> coordinate_names({"mu": (), "theta": (2,)})
+    ('mu', 'theta[0]', 'theta[1]')
+    """
+    return tuple(
+        name + (f"[{','.join(map(str, index))}]" if index else "")
+        for name, shape in shapes.items()
+        for index in np.ndindex(shape)
+    )
+
+
 class _ByName(eqx.Module):
     """The default way back: one variable `z`, or one scalar variable per given name."""
 
@@ -229,11 +285,7 @@ class _Layout(eqx.Module):
         return sum(math.prod(shape) for shape in self.shapes)
 
     def coordinate_names(self) -> tuple[str, ...]:
-        names = []
-        for name, shape in zip(self.names, self.shapes, strict=True):
-            indices = list(np.ndindex(shape))
-            names += [name + (f"[{','.join(map(str, index))}]" if index else "") for index in indices]
-        return tuple(names)
+        return coordinate_names(dict(zip(self.names, self.shapes, strict=True)))
 
     def split(self, z: Float[Array, " dim"]) -> list[Array]:
         ends = np.cumsum([math.prod(shape) for shape in self.shapes])[:-1]

@@ -1,0 +1,74 @@
+"""Stan programs and data as users have them: text or files in, a compiled library and JSON text out."""
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bures.check import fail
+from bures.frontends.common import import_extra
+
+_INCLUDE = re.compile(r"^\s*#include\s+[<\"]?([^>\"\s]+)[>\"]?\s*$", re.MULTILINE)
+
+
+def read_data(data: Any) -> str | None:
+    """Data as JSON text."""
+    if isinstance(data, Mapping):
+        return json.dumps({name: np.asarray(value).tolist() for name, value in data.items()})
+    if data is None or (isinstance(data, str) and data.lstrip().startswith("{")):
+        return data
+    if not isinstance(data, str | os.PathLike) or not Path(data).is_file():
+        raise fail("data", "a dict, JSON text or a JSON file that exists", data, "Check the path.")
+    return Path(data).read_text()
+
+
+def compile_program(program: Any, *, make_args: Sequence[str] = (), stanc_args: Sequence[str] = ()) -> Path:
+    """The shared library of a program, kept in a cache folder under a digest of all that it depends on.
+
+    Each program has a file of its own, because a library that is already loaded cannot be loaded anew.
+    """
+    bridgestan = import_extra("bridgestan", "stan")
+    text = _read_program(program)
+    home = os.path.realpath(bridgestan.compile.get_bridgestan_path())
+    digest = hashlib.sha256(json.dumps([text, *make_args, *stanc_args, bridgestan.__version__, home]).encode())
+    library = _cache() / f"{digest.hexdigest()[:20]}.so"
+    if not library.is_file():
+        library.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+            source = Path(folder) / "model.stan"
+            source.write_text(text)
+            arguments = ["STAN_THREADS=True", *make_args]
+            try:
+                made = bridgestan.compile_model(source, make_args=arguments, stanc_args=list(stanc_args))
+            except RuntimeError as error:
+                raise ValueError(f"The Stan program does not compile.\n{_compiler_message(str(error))}") from error
+            os.replace(made, library)  # in one move, so that another process never loads half of it
+    return library
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bures" / "stan"
+
+
+def _read_program(program: Any) -> str:
+    """The text of a program, with the files that it includes."""
+    if isinstance(program, str) and "{" in program:
+        return program
+    if not isinstance(program, str | os.PathLike) or not str(program).endswith(".stan"):
+        raise fail("program", "Stan code, a .stan file or a BridgeStan model", program, "Check the path.")
+    path = Path(program)
+    if not path.is_file():
+        raise fail("program", "a .stan file that exists", str(program), "Check the path.")
+    return _INCLUDE.sub(lambda match: (path.parent / match[1]).read_text(), path.read_text())
+
+
+def _compiler_message(text: str) -> str:
+    """What stanc says, without the commands that make shows around it."""
+    lines = text.partition("stderr:\n")[2].splitlines() or text.splitlines()
+    return "\n".join(line for line in lines if not line.startswith("make")).strip()

@@ -1,0 +1,23 @@
+data {
+  int<lower=1> J;
+  vector[J] y;
+  vector<lower=0>[J] sigma;
+}
+parameters {
+  real mu;
+  real<lower=0> tau;
+  vector[J] eta;
+}
+transformed parameters {
+  vector[J] theta = mu + tau * eta;
+}
+model {
+  mu ~ normal(0, 5);
+  tau ~ cauchy(0, 5);
+  eta ~ std_normal();
+  y ~ normal(theta, sigma);
+}
+generated quantities {
+  vector[J] log_lik;
+  for (j in 1:J) log_lik[j] = normal_lpdf(y[j] | theta[j], sigma[j]);
+}

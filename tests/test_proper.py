@@ -1,0 +1,59 @@
+"""Densities that cannot be normalised are told from those that are merely wide, heavy-tailed or without a mode."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bures
+from bures.proper import refuse_improper
+
+X = np.column_stack([np.ones(20), np.linspace(-2, 2, 20)])
+
+
+def separated(z):
+    logit = X @ z
+    return jnp.sum(jnp.where(X[:, 1] > 0, logit, 0) - jnp.logaddexp(0.0, logit))
+
+
+def centred_schools(z):
+    """Its density is unbounded where all effects agree, and yet it is proper."""
+    effects, mean, log_scale = z[:3], z[3], z[4]
+    prior = jnp.sum(-(((effects - mean) / jnp.exp(log_scale)) ** 2) / 2 - log_scale) - mean**2 / 50
+    return (
+        prior + log_scale - jnp.exp(2 * log_scale) / 50 - jnp.sum((effects - jnp.array([28.0, 8.0, -3.0])) ** 2) / 200
+    )
+
+
+IMPROPER = {
+    "a variable that is not used": (lambda z: -(z[0] ** 2), 2, r"z\[1\]"),
+    "a sum": (lambda z: -(((z[0] + z[1] - 1) / 0.3) ** 2) - z[2] ** 2, 3, r"z\[0\].*z\[1\]"),
+    "a sum with odd weights": (lambda z: -(((z[0] + 2.3 * z[1] - 0.7 * z[2]) / 0.01) ** 2) - z[2] ** 2, 3, r"z\[0\]"),
+    "separated data": (separated, 2, r"z\[1\]"),
+}
+PROPER = {
+    "wide": lambda z: -((z[0] / 1e6) ** 2) / 2 - ((z[1] - 1) / 1e-3) ** 2 / 2,
+    "Cauchy": lambda z: -jnp.sum(jnp.log1p(z**2)),
+    "no mode": centred_schools,
+}
+
+
+def mode_of(target):
+    try:
+        return bures.laplace(target)
+    except ValueError:
+        return None
+
+
+@pytest.mark.parametrize("case", IMPROPER)
+def test_improper_densities_are_refused_by_name(case, key):
+    log_density, dim, names = IMPROPER[case]
+    target = bures.Target(log_density, dim)
+    with pytest.raises(ValueError, match=rf"cannot be normalised.*{names}.*proper prior"):
+        refuse_improper(key, target, mode_of(target))
+
+
+@pytest.mark.parametrize("case", PROPER)
+def test_proper_densities_pass(case, key):
+    target = bures.Target(PROPER[case], 5 if case == "no mode" else 2)
+    refuse_improper(key, target, mode_of(target))
+    refuse_improper(key, target, None)
