@@ -31,6 +31,6 @@ def __getattr__(name: str):
     """`bures.plot`, `bures.reference` and the like load when they are first used."""
     import importlib
 
-    if name in ("datasets", "plot", "reference", "support"):
+    if name in ("datasets", "plot", "posteriordb", "reference", "support"):
         return importlib.import_module(f"bures.{name}")
     raise AttributeError(f"module 'bures' has no attribute {name!r}")
