@@ -217,11 +217,13 @@ def _plain_kernel_factor(parameters: Float[Array, " 2"], x: Float[Array, " n"]) 
     """
     rho, alpha = parameters
     kernel = alpha**2 * jnp.exp(-((x[:, None] - x) ** 2) / (2 * rho**2)) + 1e-10 * jnp.eye(x.size)
-    columns = []
-    for j in range(x.size):
-        column = kernel[j:, j] - sum(other[j:] * other[j] for other in columns)
-        columns.append(jnp.concatenate([jnp.zeros(j, x.dtype), column / jnp.sqrt(column[0])]))
-    return jnp.stack(columns, axis=1)
+    order = jnp.arange(x.size)
+
+    def eliminate(rest, j):
+        column = jnp.where(order >= j, rest[:, j] / jnp.sqrt(rest[j, j]), 0)
+        return rest - column[:, None] * column, column
+
+    return jax.lax.scan(eliminate, kernel, order)[1].T
 
 
 _kernel_factor = _by_jacobians(_plain_kernel_factor, order=2)
