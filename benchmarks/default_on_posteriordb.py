@@ -1,6 +1,6 @@
 """The default fit on every posterior of posteriordb, as a plain table: the quick look while working on the core.
 
-    python -m benchmarks.default_on_posteriordb --path DIR [--seed N] [--out FILE] [NAME ...]
+python -m benchmarks.default_on_posteriordb --path DIR [--seed N] [--out FILE] [NAME ...]
 """
 
 import argparse
