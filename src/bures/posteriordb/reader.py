@@ -14,7 +14,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bures.check import check_option, fail
-from bures.posteriordb.densities import BUILDERS, Density, Values, support_of
+from bures.posteriordb.densities import BUILDERS
+from bures.posteriordb.density import Density, Values, support_of
 from bures.target import Target
 
 _VARIABLE = "BURES_POSTERIORDB"
