@@ -86,9 +86,9 @@ def judge(answer: Answer, posterior: posteriordb.Posterior, seed: int, num_sampl
     q, target = answer.approximation, posterior.target
     found = diagnose(keys[0], q, target, num_samples=num_samples)
     pool = Pool.draw(keys[1], q, target, 4 * num_samples)
-    errors = {"plain": _moment_errors(posterior, pool.z)}
+    errors = {"plain": moment_errors(posterior, pool.z)}
     with contextlib.suppress(ValueError):  # no draw of positive density: nothing to resample
-        errors["resampled"] = _moment_errors(posterior, pool.z[pool.choose(keys[2], num_samples)])
+        errors["resampled"] = moment_errors(posterior, pool.z[pool.choose(keys[2], num_samples)])
     return {
         "outcome": answer.outcome,
         "num_steps": answer.num_steps,
@@ -100,7 +100,7 @@ def judge(answer: Answer, posterior: posteriordb.Posterior, seed: int, num_sampl
     }
 
 
-def _moment_errors(posterior: posteriordb.Posterior, z: jax.Array) -> dict[str, Any]:
+def moment_errors(posterior: posteriordb.Posterior, z: jax.Array) -> dict[str, Any]:
     """The largest error of a mean, and of a standard deviation, in units of the reference's standard deviation."""
     draws = posterior.constrain(z)
     means, deviations = [], []

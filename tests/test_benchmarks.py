@@ -4,6 +4,7 @@ import csv
 import os
 import warnings
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ needs_draws = pytest.mark.skipif(
 MEAN, PRECISION = np.array([3.0, -1.0]), np.array([4.0, 1.0])
 
 
-@pytest.mark.parametrize("method", ["bures.fit", "Euclidean ELBO", "Laplace", "Pathfinder", "AutoMultivariateNormal"])
+@pytest.mark.parametrize("method", ["Euclidean ELBO", "Laplace", "Pathfinder", "AutoMultivariateNormal"])
 def test_methods_find_a_gaussian(method):
     # FullRankADVI is left out: PyTensor compiles C for a minute before its first step.
     target = bures.Target(lambda z: -jnp.sum((z - MEAN) ** 2 * PRECISION) / 2, 2)
@@ -35,6 +36,8 @@ def test_cells_are_kept_and_tables_written(tmp_path, monkeypatch):
         raise RuntimeError("no such luck")
 
     monkeypatch.setitem(benchmark.METHODS, "Pathfinder", failing)
+    monkeypatch.setitem(benchmark.METHODS, "bures.fit", peers.laplace)  # for speed: any method will do
+    monkeypatch.setattr(jax, "clear_caches", lambda: None)  # other tests have use for them
     said = []
     options = dict(only=["kidiq-kidscore_momiq"], methods=["bures.fit", "Laplace", "Pathfinder"], out=tmp_path)
     folder = benchmark.run(None, **options, say=said.append)
