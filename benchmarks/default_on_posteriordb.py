@@ -15,6 +15,7 @@ jax.config.update("jax_enable_x64", True)
 import bures  # noqa: E402
 from benchmarks.posteriordb import moment_errors  # noqa: E402
 from bures import posteriordb  # noqa: E402
+from bures.storage import write_atomically  # noqa: E402
 
 HEAD = (
     f"{'posterior':42} {'dim':>3} {'outcome':>10} {'steps':>5} {'nESS':>7} {'khat':>6} {'moment':>7} {'ratio':>6} "
@@ -37,7 +38,7 @@ def main() -> None:
         lines.append(measure(name, folder, options.seed, moments[name]["moment_gaussian_ness"]))
         print(*(lines if len(lines) == 3 else lines[-1:]), sep="\n", flush=True)  # noqa: T201
         if options.out:
-            options.out.write_text("\n".join(lines) + "\n")
+            write_atomically(options.out, ("\n".join(lines) + "\n").encode())
 
 
 def measure(name: str, folder: Path, seed: int, moment_ness: float) -> str:

@@ -22,11 +22,11 @@ MEAN_LIMIT, DEVIATION_LIMIT = 0.1, 0.1
 NOTE = (
     "nESS, k̂, ELBO and log evidence are from fresh draws of each Gaussian. Errors are the largest over the variables, "
     "in units of the reference's standard deviations, from plain draws and after importance resampling. The log "
-    "evidence is compared with the highest among the methods, two standard errors allowed for. A posterior "
-    f"is solved if, after resampling, every mean is within {MEAN_LIMIT} and every standard deviation within {DEVIATION_LIMIT:.0%}. "
-    "Seconds are those of the first run in a process, compilation included, and of the second. Laplace's evaluations are not "
-    "counted. BlackJAX 1.7 adds the inverse Hessian times the gradient of −log p to the points of its path, where "
-    "Pathfinder subtracts it; its Gaussians are taken as it gives them."
+    "evidence is compared with the highest among the methods, two standard errors allowed for. A posterior is solved "
+    f"if, after resampling, every mean is within {MEAN_LIMIT} and every standard deviation within "
+    f"{DEVIATION_LIMIT:.0%}. Seconds are those of the first run in a process, compilation included, and of the second. "
+    "Laplace's evaluations are not counted. BlackJAX 1.7 adds the inverse Hessian times the gradient of −log p to the "
+    "points of its path, where Pathfinder subtracts it; its Gaussians are taken as it gives them."
 )
 
 
