@@ -5,6 +5,9 @@ import jaxtyping
 import pytest
 from hypothesis import settings
 
+# Model programs for other libraries: imported by the tests that need those libraries, not by the search for doctests.
+collect_ignore_glob = ["tests/posteriordb_models/*"]
+
 jax.config.update("jax_enable_x64", True)
 settings.register_profile("bures", derandomize=True, deadline=None)  # the same examples on every machine
 settings.load_profile("bures")

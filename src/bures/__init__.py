@@ -31,7 +31,7 @@ def __getattr__(name: str):
     """`bures.plot`, `bures.reference` and the like load when they are first used."""
     import importlib
 
-    if name in ("datasets", "frontends", "plot", "reference", "support"):
+    if name in ("datasets", "frontends", "plot", "posteriordb", "reference", "support"):
         return importlib.import_module(f"bures.{name}")
     if name in ("numpyro", "pymc", "stan"):
         return importlib.import_module(f"bures.frontends.{name}")

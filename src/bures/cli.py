@@ -1,4 +1,4 @@
-"""The command line: `bures fit`, `bures reproduce`, `bures report`."""
+"""The command line: `bures fit`, `bures reproduce`, `bures report`, `bures bench`."""
 
 import enum
 import importlib.util
@@ -162,6 +162,36 @@ def report(
     from bures.report import write_report
 
     typer.echo(f"wrote {write_report(folder, experiments=experiments)}")
+
+
+class BenchmarkName(enum.StrEnum):
+    posteriordb = "posteriordb"
+
+
+@app.command()
+def bench(
+    benchmark: Annotated[BenchmarkName, typer.Argument(help="posteriordb: real posteriors with reference draws.")],
+    path: Annotated[
+        Path | None, typer.Option(help="posteriordb's folder. [default: BURES_POSTERIORDB in the environment]")
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Repetitions of each cell.")] = 1,
+    only: Annotated[list[str] | None, typer.Option(help="A posterior; may be repeated. [default: all]")] = None,
+    method: Annotated[list[str] | None, typer.Option(help="A method; may be repeated. [default: all]")] = None,
+    out: Annotated[Path, typer.Option(help="Folder that keeps the results.")] = Path("results"),
+) -> None:
+    """Compare the default fit with the paper's methods and other libraries, cell by cell as `bures reproduce` does.
+
+    Needs the extras of the libraries compared: BlackJAX, NumPyro and PyMC. Tables, figure and page are in OUT.
+    """
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    from bures.reproduce import find_folder, load_benchmark
+
+    _check_folder(out)
+    module = load_benchmark(benchmark.value, find_folder())
+    folder = module.run(path, seeds=seeds, only=only, methods=method, out=out, say=typer.echo)
+    typer.echo(f"see {folder / 'tables.md'} and {folder / 'posteriordb.html'}")
 
 
 def _find_target(text: str, dim: int | None, data: Path | None) -> tuple[Any, str]:

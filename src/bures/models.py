@@ -181,7 +181,7 @@ def student_t(dim: int = 2, degrees_of_freedom: float = 5.0) -> Target:
 
 
 @jax.custom_jvp
-def _softplus(x: Float[Array, "*n"]) -> Float[Array, "*n"]:
+def softplus(x: Float[Array, "*n"]) -> Float[Array, "*n"]:
     """log(1 + eˣ), a quarter of the cost of `jax.nn.softplus` on CPU."""
     return jnp.maximum(x, 0) + jnp.log1p(jnp.exp(-jnp.abs(x)))
 
@@ -192,10 +192,10 @@ def _sigmoid(x: Float[Array, "*n"]) -> Float[Array, "*n"]:
     return jnp.where(x > 0, 1, small) / (1 + small)
 
 
-@_softplus.defjvp
+@softplus.defjvp
 def _softplus_jvp(primals, tangents):
     (x,), (dx,) = primals, tangents
-    return _softplus(x), _sigmoid(x) * dx
+    return softplus(x), _sigmoid(x) * dx
 
 
 class _LogisticRegression(eqx.Module):
@@ -206,7 +206,7 @@ class _LogisticRegression(eqx.Module):
     prior_variance: Float[Array, ""]
 
     def __call__(self, z: Float[Array, " dim"]) -> Float[Array, ""]:
-        likelihood = self.counts @ z - jnp.sum(_softplus(self.X @ z))
+        likelihood = self.counts @ z - jnp.sum(softplus(self.X @ z))
         prior = -jnp.sum(z**2) / (2 * self.prior_variance) - z.size * jnp.log(2 * jnp.pi * self.prior_variance) / 2
         return likelihood + prior
 

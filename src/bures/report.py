@@ -3,6 +3,7 @@
 import base64
 import html
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -88,12 +89,26 @@ def _find(name: str, folder: Path, out: Path) -> Shown | None:
 
 def _page(shown: list[Shown], missing: list[str]) -> str:
     sections = "\n".join(_section(each) for each in shown)
+    return document("bures: the paper’s experiments, measured", f"{_summary(shown, missing)}\n{sections}")
+
+
+def document(title: str, body: str) -> str:
+    """A whole page in the style of our reports, from its title and the HTML of its body."""
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<link rel="icon" href="data:,">\n'
-        f"<title>bures: the paper’s experiments, measured</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
-        f"{_summary(shown, missing)}\n{sections}\n</body>\n</html>\n"
+        f"<title>{_text(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
+    )
+
+
+def table_of(title: str, heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table of plain text under a heading."""
+    head = "".join(f"<th>{_text(name)}</th>" for name in heads)
+    lines = "\n".join(f"<tr>{''.join(_value(value) for value in row)}</tr>" for row in rows)
+    return (
+        f'<h3>{_text(title)}</h3>\n<div class="box"><table><thead><tr>{head}</tr></thead>\n'
+        f"<tbody>\n{lines}\n</tbody></table></div>"
     )
 
 
@@ -185,10 +200,15 @@ def _value(value: str) -> str:
 
 
 def _figure(name: str, content: bytes, each: Shown) -> str:
-    data = base64.b64encode(content).decode()
     caption = name.replace("-", " ")
+    return figure_of(caption, content, f"{each.module.TITLE}: {caption}")
+
+
+def figure_of(caption: str, content: bytes, description: str = "") -> str:
+    """A PNG with its caption, held in the page itself."""
+    data = base64.b64encode(content).decode()
     return (
-        f'<figure><div class="box"><img alt="{_text(each.module.TITLE)}: {_text(caption)}" '
+        f'<figure><div class="box"><img alt="{_text(description or caption)}" '
         f'src="data:image/png;base64,{data}"></div>'
         f"<figcaption>{_text(caption)}</figcaption></figure>"
     )

@@ -47,16 +47,29 @@ def find_folder(given: Path | None = None) -> Path:
 
 def load_protocol(folder: Path) -> Any:
     """`experiments.protocol`, with `experiments` standing for this folder."""
-    known = sys.modules.get("experiments")
-    if known is None or Path(known.__path__[0]).resolve() != folder:
-        for name in [name for name in sys.modules if name == "experiments" or name.startswith("experiments.")]:
-            del sys.modules[name]
-        init = folder / "__init__.py"
-        spec = importlib.util.spec_from_file_location("experiments", init, submodule_search_locations=[str(folder)])
-        assert spec is not None and spec.loader is not None
-        sys.modules["experiments"] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules["experiments"])
+    _mount("experiments", folder)
     return importlib.import_module("experiments.protocol")
+
+
+def load_benchmark(name: str, folder: Path) -> Any:
+    """A module of `benchmarks`, the folder next to that of the experiments, whose protocol it uses."""
+    load_protocol(folder)
+    _mount("benchmarks", folder.parent / "benchmarks")
+    return importlib.import_module(f"benchmarks.{name}")
+
+
+def _mount(package: str, folder: Path) -> None:
+    """Let the name of a package stand for this folder, whatever it stood for before."""
+    known = sys.modules.get(package)
+    if known is not None and Path(known.__path__[0]).resolve() == folder:
+        return
+    for name in [name for name in sys.modules if name == package or name.startswith(f"{package}.")]:
+        del sys.modules[name]
+    init = folder / "__init__.py"
+    spec = importlib.util.spec_from_file_location(package, init, submodule_search_locations=[str(folder)])
+    assert spec is not None and spec.loader is not None
+    sys.modules[package] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[package])
 
 
 def load_experiment(name: str, folder: Path) -> Any | None:

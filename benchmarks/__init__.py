@@ -1,0 +1,1 @@
+"""Benchmarks: speed and quality against peers, in one run."""

@@ -1,0 +1,153 @@
+"""The methods that are compared, each through its own library's interface: a target in, a Gaussian out.
+
+Every method is a function `prepare(target, settings) -> run` with `run(seed) -> Answer`; what is compiled in the first
+run is there for the second, so that both the first wait and the later ones can be told.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import bures
+from experiments.protocol import METHODS as PAPER, make_method
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """The Gaussian a method ended with, how it says it ended, and what it cost."""
+
+    approximation: bures.Gaussian
+    outcome: str
+    num_steps: int
+    num_gradients: int
+    num_hessians: int = 0
+
+
+Run = Callable[[int], Answer]
+
+
+def default(target: bures.Target, settings: dict[str, Any]) -> Run:
+    """`bures.fit` with nothing set."""
+
+    def run(seed: int) -> Answer:
+        return _answer(bures.fit(target, key=jax.random.key(seed), progress=False))
+
+    return run
+
+
+def paper(name: str) -> Callable[[bures.Target, dict[str, Any]], Run]:
+    """One of the paper's four methods, with the setting of its eggbox whatever the posterior."""
+
+    def prepare(target: bures.Target, settings: dict[str, Any]) -> Run:
+        method = make_method(name, settings["step_sizes"][name], M=settings["M"], K=settings["K"])
+        start = bures.Gaussian.from_moments(jnp.zeros(target.dim), settings["start_variance"] * jnp.eye(target.dim))
+
+        def run(seed: int) -> Answer:
+            key, num_steps = jax.random.key(seed), settings["paper_steps"]
+            return _answer(bures.fit(target, key=key, init=start, num_steps=num_steps, progress=False, **method))
+
+        return run
+
+    return prepare
+
+
+def _answer(fit: bures.Fit) -> Answer:
+    return Answer(fit.approximation, fit.outcome.name, fit.num_steps, fit.num_gradients, fit.num_hessians)
+
+
+def laplace(target: bures.Target, settings: dict[str, Any]) -> Run:
+    """The Laplace approximation, by Newton's method from the origin; its evaluations are not counted."""
+
+    def run(seed: int) -> Answer:
+        return Answer(bures.laplace(target), "CONVERGED", 0, 0)
+
+    return run
+
+
+def pathfinder(target: bures.Target, settings: dict[str, Any]) -> Run:
+    """BlackJAX's Pathfinder with its own defaults, from a point uniform in (−2, 2) as Stan starts."""
+    from blackjax.vi import pathfinder as algorithm
+
+    @jax.jit
+    def approximate(key):
+        key_start, key_run = jax.random.split(key)
+        start = jax.random.uniform(key_start, (target.dim,), minval=-2.0, maxval=2.0)
+        state, info = algorithm.approximate(key_run, target.log_density, start)
+        covariance = jnp.diag(state.alpha) + state.beta @ state.gamma @ state.beta.T
+        mean = state.position + covariance @ state.grad_position  # as its own sampler has it
+        return mean, covariance, jnp.sum(jnp.isfinite(info.path.elbo))
+
+    def run(seed: int) -> Answer:
+        mean, covariance, count = approximate(jax.random.key(seed))
+        return Answer(_gaussian(mean, covariance), "RETURNED", int(count), int(count))
+
+    return run
+
+
+def numpyro(target: bures.Target, settings: dict[str, Any]) -> Run:
+    """NumPyro's AutoMultivariateNormal by its SVI with Adam and one particle."""
+    import numpyro as library
+    from numpyro import distributions
+    from numpyro.infer import SVI, Trace_ELBO
+    from numpyro.infer.autoguide import AutoMultivariateNormal
+
+    def model():
+        flat = distributions.ImproperUniform(distributions.constraints.real_vector, (), (target.dim,))
+        library.factor("log_density", target.log_density(library.sample("z", flat)))
+
+    guide = AutoMultivariateNormal(model)
+    inference = SVI(model, guide, library.optim.Adam(settings["numpyro_step_size"]), Trace_ELBO())
+    num_steps = settings["numpyro_steps"]
+
+    @jax.jit  # else its `run` would compile again at each call
+    def optimise(key):
+        return inference.run(key, num_steps, progress_bar=False).params
+
+    def run(seed: int) -> Answer:
+        posterior = guide.get_posterior(optimise(jax.random.key(seed)))
+        return Answer(bures.Gaussian(posterior.loc, posterior.scale_tril), "RETURNED", num_steps, num_steps)
+
+    return run
+
+
+def pymc(target: bures.Target, settings: dict[str, Any]) -> Run:
+    """PyMC's FullRankADVI with its own defaults; the density enters as a potential through PyTensor's JAX bridge."""
+    import pymc as library
+    from pytensor import wrap_jax
+
+    density = wrap_jax(lambda z: target.log_density(z))
+    with library.Model() as model:
+        z = library.Flat("z", shape=target.dim, initval=np.zeros(target.dim))
+        library.Potential("log_density", density(z))
+    num_steps = settings["pymc_steps"]
+
+    def run(seed: int) -> Answer:
+        with model:
+            # By PyTensor's C machine: its Numba one calls JAX by way of a slow object mode.
+            mode = {"mode": "CVM"}
+            found = library.fit(num_steps, method="fullrank_advi", random_seed=seed, progressbar=False, fn_kwargs=mode)
+        approximation = _gaussian(found.mean.eval(), found.cov.eval())
+        return Answer(approximation, "RETURNED", num_steps, num_steps)
+
+    return run
+
+
+def _gaussian(mean: Any, covariance: Any) -> bures.Gaussian:
+    if not (np.all(np.isfinite(mean)) and np.all(np.isfinite(covariance))):
+        raise ValueError("The approximation is not finite.")
+    return bures.Gaussian.from_moments(jnp.asarray(mean), jnp.asarray(covariance))
+
+
+DEFAULT = "bures.fit"
+METHODS: dict[str, Callable[[bures.Target, dict[str, Any]], Run]] = {
+    DEFAULT: default,
+    **{name: paper(name) for name in PAPER},
+    "Laplace": laplace,
+    "Pathfinder": pathfinder,
+    "AutoMultivariateNormal": numpyro,
+    "FullRankADVI": pymc,
+}

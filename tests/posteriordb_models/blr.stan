@@ -1,0 +1,16 @@
+// Linear regression on D simulated columns, without an intercept.
+data {
+  int<lower=1> N;
+  int<lower=1> D;
+  matrix[N, D] X;
+  vector[N] y;
+}
+parameters {
+  vector[D] beta;
+  real<lower=0> sigma;
+}
+model {
+  target += normal_lpdf(beta | 0, 10);
+  target += normal_lpdf(sigma | 0, 10);
+  target += normal_lpdf(y | X * beta, sigma);
+}
