@@ -1,6 +1,7 @@
 """`fit`: from a target to a `Fit`, with progress, stopping and an honest outcome."""
 
 import itertools
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,11 +17,11 @@ from jaxtyping import Array, Float, Key
 from bures import diagnostics
 from bures.check import check_key, check_positive_integer, check_real, fail, is_traced
 from bures.diagnostics import Diagnostics, Pool
-from bures.estimator import AbstractEstimator, Price
+from bures.estimator import AbstractEstimator, Price, Stein
 from bures.gaussian import Gaussian
 from bures.geometry import AbstractGeometry, Whitened
 from bures.loop import Carry, Method, State, Trace, advance, init as init_state
-from bures.objective import IWELBO, AbstractObjective
+from bures.objective import IWELBO, VRIWAE, AbstractObjective
 from bures.outcome import Outcome, has_converged, has_diverged
 from bures.start import find_start
 from bures.target import Target, as_target
@@ -30,7 +31,8 @@ Callback = Callable[[int, Gaussian, dict[str, float]], bool | None]
 _MAX_STEPS = 10_000  # when the number of steps is left to the stopping rule
 _CAPACITY = 100  # steps in one compiled call, at the most
 _RESPONSE = 0.2  # seconds one compiled call should take: how long Ctrl-C and the progress bar may wait
-_TOLERANCE = 0.02
+_TOLERANCE = 0.01
+_K, _IW_DIM = 10, 10  # draws in a tuple by default, and the dimension up to which their weights are used as they are
 _START = 2**32 - 1  # folded into the key for the search of a start: no step has this number
 
 
@@ -164,13 +166,14 @@ def fit(
 
     - `target`: a `Target`, or a JAX log density `(dim,) -> scalar` together with `dim`.
     - `key`: a typed key, `jax.random.key(0)`. Step t uses `fold_in(key, t)`.
-    - `objective`, `estimator`, `geometry`: any legal combination; by default IW-ELBO, exact Hessians, whitened.
+    - `objective`, `estimator`, `geometry`: any legal combination; see `default_objective` and `default_estimator` for
+        what is taken by default, with `Whitened`.
     - `init`: the first Gaussian; by default one close to a mode, or a wider one that sees more mass. Its dtype is the
         dtype of the fit.
     - `num_steps`: take exactly this many steps; by default, stop when the bound has stopped improving.
     - `tolerance`: stop (at the latest after `num_steps`) when the optimum is less than this many nats away as far as
         the geometry can tell, or when the last quarter of the run changed the bound by less than this with 95%
-        confidence; 0.02 when `num_steps` is left out.
+        confidence; 0.01 when `num_steps` is left out.
     - `progress`: a progress bar on standard error; by default only on a terminal.
     - `callback`: called as `callback(step, approximation, info)` now and then; if it returns True the fit stops.
 
@@ -183,15 +186,16 @@ def fit(
     """
     target = as_target(target, dim)
     check_key(key)
+    objective = default_objective(target) if objective is None else objective
     method = Method(
-        IWELBO(K=10) if objective is None else objective,
-        Price(M=100, permutations=8) if estimator is None else estimator,
+        objective,
+        default_estimator(target, objective) if estimator is None else estimator,
         Whitened() if geometry is None else geometry,
     )
     if num_steps is not None:
         check_positive_integer("num_steps", num_steps, "Leave it out to stop by itself.")
     if tolerance is not None:
-        check_real("tolerance", tolerance, 0, 1e300, "It is in nats, e.g. 0.02.", open_low=True)
+        check_real("tolerance", tolerance, 0, 1e300, "It is in nats, e.g. 0.01.", open_low=True)
     elif num_steps is None:
         tolerance = _TOLERANCE
     if callback is not None and not callable(callback):
@@ -204,6 +208,25 @@ def fit(
             raise fail("num_steps", "given under jit or vmap", num_steps, "Pass num_steps=1000, say.")
         return _run_traced(start, num_steps)
     return _run(start, num_steps or _MAX_STEPS, tolerance, progress, callback)
+
+
+def default_objective(target: Target) -> AbstractObjective:
+    """The IW-ELBO of ten draws; in more than ten dimensions, where weights degenerate, tempered in proportion.
+
+    >>> default_objective(Target(lambda z: -z @ z, dim=3)), default_objective(Target(lambda z: -z @ z, dim=40))
+    (IWELBO(K=10, alpha=0.0), VRIWAE(K=10, alpha=0.75))
+    """
+    return IWELBO(_K) if target.dim <= _IW_DIM else VRIWAE(_K, 1 - _IW_DIM / target.dim)
+
+
+def default_estimator(target: Target, objective: AbstractObjective) -> AbstractEstimator:
+    """Exact Hessians if the target knows a fast way to them, otherwise gradients alone; draws enough for d × d numbers.
+
+    Without a fast way a Hessian costs d gradients, and on targets that are far from Gaussian S is less noisy without.
+    """
+    M = max(100, math.ceil(max(1000, 10 * target.dim) / objective.K))
+    kind = Price if target.has_fast_hessian else Stein
+    return kind(M=M, draws="antithetic", permutations=8 if objective.K > 1 else 1)
 
 
 def _default_start(key: Key[Array, ""], target: Target) -> Gaussian:

@@ -14,13 +14,15 @@ from bures.target import Target
 
 _DRAWS = 256
 _WIDTHS = (1.0, 3.0, 10.0)  # how much wider than a local candidate to look, in standard deviations
-_TRIES = 10  # points to try Newton's method from
+_TRIES = 10  # points to try Newton's method from until a mode is found
+_CLIMBED_DIM = 30  # up to this dimension, look for further modes: beyond it random points rarely lead to any
 
 
 class _View(eqx.Module):
     """What draws from a candidate, and from wider versions of it, see of the target."""
 
     z: Float[Array, "widths n dim"]
+    values: Float[Array, "widths n"]  # log p
     log_weights: Float[Array, "widths n"]
     mass: Float[Array, " widths"]  # the log evidence that the draws see; −inf where they see nothing
     error: Float[Array, " widths"]
@@ -29,17 +31,27 @@ class _View(eqx.Module):
 def find_start(key: Key[Array, ""], target: Target) -> Gaussian:
     """A Gaussian to start from: the best of a few local and broad candidates by the mass they see.
 
-    Local candidates are the Laplace approximation and the standard normal. Each is also looked at through wider
-    versions of itself: if draws from one of these show clearly more mass than the local one does (other modes, or
-    tails), the Gaussian with the moments of their importance-weighted draws takes its place.
+    Local candidates are Laplace approximations, from the target's initial point and from the best of some random
+    points around it, and the standard normal there. Each is also looked at through wider versions of itself: if draws
+    from one of these show clearly more mass than the local one does (other modes, or tails), the Gaussian with the
+    moments of their importance-weighted draws takes its place. So does that of all modes together.
     """
     key_mode, key_look = jax.random.split(key)
-    mode = _mode(key_mode, target)
-    refuse_improper(key_look, target, mode)
-    local = [q for q in (mode, Gaussian.standard(target.dim)) if q is not None]
-    best, best_mass = local[-1], -np.inf
-    for i, candidate in enumerate(local):
-        view = _look(jax.random.fold_in(key_look, i), candidate, target)
+    point = target.start()
+    standard = Gaussian(point, jnp.eye(target.dim, dtype=point.dtype))
+    first = _mode(key_mode, target)
+    refuse_improper(key_look, target, first)
+    around = _look(key_look, standard, target)
+    modes = [] if first is None else [first]
+    if target.dim <= _CLIMBED_DIM:
+        for z, values in zip(around.z, around.values, strict=True):
+            _add_mode(modes, target, z[jnp.argmax(values)])
+    views = [(mode, _look(jax.random.fold_in(key_look, i), mode, target)) for i, mode in enumerate(modes)]
+    if len(modes) > 1:
+        together = _mixture(modes, jnp.stack([view.mass[0] for _, view in views]))
+        views.append((together, _look(jax.random.fold_in(key_look, len(modes)), together, target)))
+    best, best_mass = standard, -np.inf
+    for candidate, view in [*views, (standard, around)]:
         for j, width in enumerate(_WIDTHS):
             # A broad view is noisy: it must see clearly more to win.
             margin = 0.0 if best_mass == -np.inf else 2 * float(view.error[j]) + 0.1
@@ -60,18 +72,39 @@ def _mode(key: Key[Array, ""], target: Target) -> Gaussian | None:
     return None
 
 
+def _add_mode(modes: list[Gaussian], target: Target, point: Float[Array, " dim"]) -> None:
+    """Add the Laplace approximation that Newton's method leads to from a point, if it is a new one."""
+    try:
+        mode = laplace(target, init=point)
+    except ValueError:
+        return
+    if all(float(jnp.linalg.norm(known.whiten(mode.mean))) > 0.1 for known in modes):
+        modes.append(mode)
+
+
+@eqx.filter_jit
+def _mixture(modes: list[Gaussian], mass: Float[Array, " modes"]) -> Gaussian:
+    """The Gaussian with the moments of the mixture of all modes."""
+    weights = jax.nn.softmax(jnp.where(jnp.isfinite(mass), mass, -1e300))
+    means, chols = jnp.stack([mode.mean for mode in modes]), jnp.stack([mode.chol for mode in modes])
+    mean = weights @ means
+    roots = jnp.sqrt(weights)[:, None, None] * jnp.concatenate([chols, (means - mean)[:, :, None]], axis=2)
+    return Gaussian(mean, linalg.cholesky_of_square(jnp.concatenate(list(roots), axis=1)))
+
+
 @eqx.filter_jit
 def _look(key: Key[Array, ""], q: Gaussian, target: Target) -> _View:
     widths = jnp.array(_WIDTHS, q.mean.dtype)
     noise = jax.random.normal(key, (len(_WIDTHS), _DRAWS, q.dim), q.mean.dtype)
     z = q.push(widths[:, None, None] * noise)
     log_q = q.log_prob_of_noise(noise) - q.dim * jnp.log(widths)[:, None]
-    log_weights = target.value(z.reshape(-1, q.dim)).reshape(log_q.shape) - log_q
-    log_weights = jnp.where(jnp.isfinite(log_weights), log_weights, -jnp.inf)
+    values = target.value(z.reshape(-1, q.dim)).reshape(log_q.shape)
+    values = jnp.where(jnp.isfinite(values), values, -jnp.inf)
+    log_weights = values - log_q
     mass = jax.nn.logsumexp(log_weights, axis=1) - jnp.log(_DRAWS)
     inverse_ess = jnp.sum(jax.nn.softmax(log_weights, axis=1) ** 2, axis=1)
     error = jnp.sqrt(jnp.maximum(inverse_ess - 1 / _DRAWS, 0))
-    return _View(z, log_weights, mass, jnp.where(jnp.isfinite(mass), error, 0))
+    return _View(z, values, log_weights, mass, jnp.where(jnp.isfinite(mass), error, 0))
 
 
 @eqx.filter_jit
