@@ -86,21 +86,7 @@ class Diagnostics:
     @property
     def message(self) -> str:
         """What k̂ says, and what to do about it."""
-        if self.khat == math.inf or math.isnan(self.khat):
-            return "The weights are degenerate or not finite: do not use this approximation. Try a wider init."
-        if self.trustworthy and self.ness >= _CLOSE:
-            return "The approximation is close to the target: use its draws as they are, or resample them."
-        if self.trustworthy:
-            return "Usable: take fit.resample draws, which importance weights correct, instead of plain ones."
-        if self.ness >= _CLOSE:
-            return (
-                "The bulk of the target is matched, but its tails are heavier than the approximation's: "
-                "do not trust tail probabilities, nor importance weights to correct them; check those by MCMC."
-            )
-        return (
-            "Do not trust this approximation: its weights are too heavy-tailed to correct. Try an IW objective "
-            "with larger K, a wider init, a reparameterised model, or MCMC started from here."
-        )
+        return advice(self.khat, self.khat_threshold, self.ness)
 
     def rows(self) -> list[tuple[str, str]]:
         """Names and formatted values, for tables."""
@@ -249,3 +235,22 @@ def forward_kl(key: Key[Array, ""], target: Target, q: Gaussian, *, num_samples:
 def moment_errors(q: Gaussian, mean: Any, covariance: Any) -> tuple[float, float]:
     """‖m − m*‖² and ‖Σ − Σ*‖_F² (Table 2 of the paper)."""
     return float(jnp.sum((q.mean - mean) ** 2)), float(jnp.sum((q.covariance - covariance) ** 2))
+
+
+def advice(khat: float, threshold: float, ness: float) -> str:
+    """What k̂ and nESS say about an approximation, and what to do about it."""
+    if khat == math.inf or math.isnan(khat):
+        return "The weights are degenerate or not finite: do not use this approximation. Try a wider init."
+    if khat < threshold and ness >= _CLOSE:
+        return "The approximation is close to the target: use its draws as they are, or resample them."
+    if khat < threshold:
+        return "Usable: take fit.resample draws, which importance weights correct, instead of plain ones."
+    if ness >= _CLOSE:
+        return (
+            "The bulk of the target is matched, but its tails are heavier than the approximation's: "
+            "do not trust tail probabilities, nor importance weights to correct them; check those by MCMC."
+        )
+    return (
+        "Do not trust this approximation: its weights are too heavy-tailed to correct. Try an IW objective "
+        "with larger K, a wider init, a reparameterised model, or MCMC started from here."
+    )

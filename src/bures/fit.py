@@ -78,6 +78,11 @@ class Fit(eqx.Module):
     def num_hessians(self) -> int:
         return self._num_estimates * self.method.cost().hessians
 
+    @property
+    def khat(self) -> float:
+        """Pareto k̂ of the weights at the last step: free, but from few draws and at the Gaussian before it."""
+        return diagnostics.pareto_khat(self.carry.log_weights.reshape(-1))
+
     def diagnose(self, key: Key[Array, ""], num_samples: int = 10_000, *, K: int | None = None) -> Diagnostics:
         """ELBO, IW-ELBO, nESS, Pareto k̂ and log evidence from fresh draws, with a sentence on whether to trust them.
 
@@ -143,7 +148,13 @@ class Fit(eqx.Module):
     def __str__(self) -> str:
         method = self.method
         names = (type(part).__name__ for part in (method.objective, method.estimator, method.geometry))
-        return f"Fit of {self.target.dim} dimensions by {' × '.join(names)}, {self.num_steps} steps\n{self.outcome}"
+        text = f"Fit of {self.target.dim} dimensions by {' × '.join(names)}, {self.num_steps} steps\n{self.outcome}"
+        weights = self.carry.log_weights.reshape(-1)
+        threshold = diagnostics.khat_threshold(weights.size)
+        if self.num_steps == 0 or self.khat < threshold:
+            return text
+        found = diagnostics.advice(self.khat, threshold, float(diagnostics.ness(weights)))
+        return f"{text}\nBut k̂ = {self.khat:.2f} at the last step. {found}"
 
 
 def fit(
@@ -202,7 +213,9 @@ def fit(
         raise fail("callback", "a function (step, approximation, info)", callback, "Leave it out if not needed.")
     q = init if init is not None else _default_start(key, target)
     state = init_state(target, init=q, objective=method.objective, estimator=method.estimator, geometry=method.geometry)
-    start = Fit(q, _no_trace(q.mean.dtype), ((0, q),), target, method, key, Carry.start(state), Outcome.MAX_STEPS.value)
+    start = Fit(
+        q, _no_trace(q.mean.dtype), ((0, q),), target, method, key, Carry.start(state, method), Outcome.MAX_STEPS.value
+    )
     if is_traced(key, target, q, method):
         if num_steps is None:
             raise fail("num_steps", "given under jit or vmap", num_steps, "Pass num_steps=1000, say.")

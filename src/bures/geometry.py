@@ -17,7 +17,7 @@ from bures import linalg
 from bures.check import check_real, fail
 from bures.estimator import Estimate
 from bures.gaussian import Gaussian
-from bures.objective import AbstractObjective, Tempered
+from bures.objective import AbstractObjective
 
 if TYPE_CHECKING:
     import optax
@@ -239,7 +239,7 @@ class Whitened(AbstractGeometry):
         return WhitenedState(jnp.zeros_like(q.mean), jnp.zeros_like(q.chol), zero, zero, zero + jnp.inf)
 
     def pursue(self, objective, state):
-        return Tempered(objective, jnp.minimum(state.gap, 1))
+        return objective.tempered(jnp.minimum(state.gap, 1))
 
     def step(self, estimate, q, state):
         a, S = estimate.a / estimate.mean_A, linalg.symmetrise(estimate.S) / estimate.mean_A

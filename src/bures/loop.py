@@ -127,11 +127,12 @@ def step(
 ) -> tuple[State, Info]:
     """One step. If anything in it is not finite the state comes back unchanged and `info.finite` is False."""
     check_key(key)
-    return _step(key, state, target, Method(objective, estimator, geometry).traced(state.approximation.mean.dtype))
+    method = Method(objective, estimator, geometry).traced(state.approximation.mean.dtype)
+    return _step(key, state, target, method)[:2]
 
 
 @eqx.filter_jit
-def _step(key: Key[Array, ""], state: State, target: Target, method: Method) -> tuple[State, Info]:
+def _step(key: Key[Array, ""], state: State, target: Target, method: Method) -> tuple[State, Info, Float[Array, "M K"]]:
     q = state.approximation
     objective = method.geometry.pursue(method.objective, state.geometry)
     estimate = method.estimator(key, q, target, objective)
@@ -148,7 +149,8 @@ def _step(key: Key[Array, ""], state: State, target: Target, method: Method) -> 
     grad_norm = jnp.sqrt(jnp.sum(estimate.a**2) + jnp.sum((linalg.symmetrise(estimate.S) @ q.chol) ** 2))
     ness = normalised_ess(estimate.log_weights.reshape(-1))
     gap = jnp.asarray(move.gap, q.mean.dtype)
-    return state, Info(estimate.bound, ness, grad_norm, move.clipped, move.step_size, gap, finite)
+    info = Info(estimate.bound, ness, grad_norm, move.clipped, move.step_size, gap, finite)
+    return state, info, estimate.log_weights
 
 
 def normalised_ess(log_weights: Float[Array, " n"]) -> Float[Array, ""]:
@@ -164,18 +166,20 @@ class Carry(eqx.Module):
     state: State
     best: Gaussian  # the approximation with the highest bound so far, to fall back to
     best_bound: Float[Array, ""]
+    log_weights: Float[Array, "M K"]  # of the last step's draws
     min_eigenvalue: Float[Array, ""]
     count: Int[Array, ""]  # steps taken
     calm: Int[Array, ""]  # steps in a row, up to now, with a gap below the tolerance
     failed: Bool[Array, ""]
 
     @classmethod
-    def start(cls, state: State) -> "Carry":
+    def start(cls, state: State, method: Method) -> "Carry":
         q = state.approximation
         dtype = q.mean.dtype
         smallest = linalg.singular_values(q.chol)[-1] ** 2
         zero = jnp.array(0, jnp.int32)
-        return cls(state, q, jnp.array(-jnp.inf, dtype), smallest, zero, zero, jnp.array(False))
+        none = jnp.full((method.estimator.M, method.objective.K), -jnp.inf, dtype)
+        return cls(state, q, jnp.array(-jnp.inf, dtype), none, smallest, zero, zero, jnp.array(False))
 
     @property
     def settled(self) -> Bool[Array, ""]:
@@ -211,7 +215,7 @@ def advance(
         carry, trace = loop
         at = carry.count - first
         q = carry.state.approximation
-        state, info = _step(jax.random.fold_in(key, carry.count), carry.state, target, method)
+        state, info, log_weights = _step(jax.random.fold_in(key, carry.count), carry.state, target, method)
         better = info.finite & (info.bound > carry.best_bound)
         best = jax.tree.map(lambda new, old: jnp.where(better, new, old), q, carry.best)
         best_bound = jnp.where(better, info.bound, carry.best_bound)
@@ -221,7 +225,8 @@ def advance(
         failed = jnp.logical_not(info.finite)
         taken = carry.count + jnp.where(failed, 0, 1)
         calm = jnp.where(info.gap < tolerance, carry.calm + 1, 0)
-        return Carry(state, best, best_bound, smallest, taken, calm, failed), trace
+        log_weights = jnp.where(info.finite, log_weights, carry.log_weights)
+        return Carry(state, best, best_bound, log_weights, smallest, taken, calm, failed), trace
 
     return jax.lax.while_loop(unfinished, body, (carry, trace))
 

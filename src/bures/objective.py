@@ -9,7 +9,7 @@ With g = softmax((1−α) ℓ), one formula gives all of them (ELBO is K = 1, IW
 and α → 1 is a limit, not an error: bound = mean ℓ, A = 1/K, B = 0.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -61,6 +61,14 @@ class AbstractObjective(eqx.Module):
         """g, A and B of each draw of each tuple."""
         return _coefficients(self._power(log_weights), log_weights)
 
+    def tempered(self, strength: Float[Array, ""]) -> "AbstractObjective":
+        """The same bound with gradients for a place far from the target: see `Tempered`.
+
+        An objective with coefficients of its own is returned as it is.
+        """
+        own = type(self).coefficients is not AbstractObjective.coefficients
+        return self if own else Tempered(self.K, self.alpha, strength)
+
     def _power(self, log_weights: Float[Array, "*m K"]) -> Float[Array, ""]:
         """1 − α, kept just above zero."""
         dtype = log_weights.dtype
@@ -103,19 +111,12 @@ class Tempered(AbstractObjective):
 
     Far from the target a tuple's weights are degenerate, and its gradient knows little more than its best draw. The
     power 1 − α is then lowered until the effective share of a tuple's draws is one half on average, or as far towards
-    that, on the log scale, as `strength` in [0, 1] says. The bound itself stays that of `objective`.
+    that, on the log scale, as `strength` in [0, 1] says. The bound itself stays that of the given α.
     """
 
-    objective: AbstractObjective
+    K: int = eqx.field(static=True)
+    alpha: Any  # a number, or an array while tracing
     strength: Float[Array, ""]
-
-    @property
-    def K(self):
-        return self.objective.K
-
-    @property
-    def alpha(self):
-        return self.objective.alpha
 
     def coefficients(self, log_weights):
         power = self._power(log_weights)
