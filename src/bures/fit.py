@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Key
 from bures import diagnostics
 from bures.check import check_key, check_positive_integer, check_real, fail, is_traced
 from bures.diagnostics import Diagnostics, Pool
-from bures.estimator import AbstractEstimator, Price, Stein
+from bures.estimator import AbstractEstimator, Stein
 from bures.gaussian import Gaussian
 from bures.geometry import AbstractGeometry, Whitened
 from bures.loop import Carry, Method, State, Trace, advance, init as init_state
@@ -31,7 +31,6 @@ Callback = Callable[[int, Gaussian, dict[str, float]], bool | None]
 _MAX_STEPS = 10_000  # when the number of steps is left to the stopping rule
 _CAPACITY = 100  # steps in one compiled call, at the most
 _RESPONSE = 0.2  # seconds one compiled call should take: how long Ctrl-C and the progress bar may wait
-_TOLERANCE = 0.01
 _K, _IW_DIM = 10, 10  # draws in a tuple by default, and the dimension up to which their weights are used as they are
 _START = 2**32 - 1  # folded into the key for the search of a start: no step has this number
 
@@ -177,14 +176,14 @@ def fit(
 
     - `target`: a `Target`, or a JAX log density `(dim,) -> scalar` together with `dim`.
     - `key`: a typed key, `jax.random.key(0)`. Step t uses `fold_in(key, t)`.
-    - `objective`, `estimator`, `geometry`: any legal combination; see `default_objective` and `default_estimator` for
-        what is taken by default, with `Whitened`.
+    - `objective`, `estimator`, `geometry`: any legal combination; by default those of
+        `default_objective` and `default_estimator`, and `Whitened`.
     - `init`: the first Gaussian; by default one close to a mode, or a wider one that sees more mass. Its dtype is the
         dtype of the fit.
     - `num_steps`: take exactly this many steps; by default, stop when the bound has stopped improving.
     - `tolerance`: stop (at the latest after `num_steps`) when the optimum is less than this many nats away as far as
         the geometry can tell, or when the last quarter of the run changed the bound by less than this with 95%
-        confidence; 0.01 when `num_steps` is left out.
+        confidence; `default_tolerance` when `num_steps` is left out.
     - `progress`: a progress bar on standard error; by default only on a terminal.
     - `callback`: called as `callback(step, approximation, info)` now and then; if it returns True the fit stops.
 
@@ -208,7 +207,7 @@ def fit(
     if tolerance is not None:
         check_real("tolerance", tolerance, 0, 1e300, "It is in nats, e.g. 0.01.", open_low=True)
     elif num_steps is None:
-        tolerance = _TOLERANCE
+        tolerance = default_tolerance(target)
     if callback is not None and not callable(callback):
         raise fail("callback", "a function (step, approximation, info)", callback, "Leave it out if not needed.")
     q = init if init is not None else _default_start(key, target)
@@ -233,13 +232,18 @@ def default_objective(target: Target) -> AbstractObjective:
 
 
 def default_estimator(target: Target, objective: AbstractObjective) -> AbstractEstimator:
-    """Exact Hessians if the target knows a fast way to them, otherwise gradients alone; draws enough for d × d numbers.
+    """Gradients alone, from enough antithetic draws, in several blockings, to tell d × d numbers from noise.
 
-    Without a fast way a Hessian costs d gradients, and on targets that are far from Gaussian S is less noisy without.
+    Hessians did not pay in any trial: near a Gaussian both ways are free of noise at the optimum, and far from one the
+    Hessians of a few draws, weighted, are noisier than Stein's lemma; see the page on choosing a method.
     """
     M = max(100, math.ceil(max(1000, 10 * target.dim) / objective.K))
-    kind = Price if target.has_fast_hessian else Stein
-    return kind(M=M, draws="antithetic", permutations=8 if objective.K > 1 else 1)
+    return Stein(M=M, draws="antithetic", permutations=8 if objective.K > 1 else 1)
+
+
+def default_tolerance(target: Target) -> float:
+    """0.01 nats, or 0.0005 a dimension where that is more."""
+    return max(0.01, 0.0005 * target.dim)
 
 
 def _default_start(key: Key[Array, ""], target: Target) -> Gaussian:
@@ -299,7 +303,7 @@ def _run(start: Fit, total: int, tolerance: float | None, progress: bool | None,
         outcome = Outcome.INTERRUPTED
     trace = _join(traces)
     # An interrupt may fall between a call and the note of its trace: the trace is what happened.
-    if outcome is Outcome.MAX_STEPS and has_converged(trace.bound, tolerance or _TOLERANCE):
+    if outcome is Outcome.MAX_STEPS and has_converged(trace.bound, tolerance or default_tolerance(start.target)):
         outcome = Outcome.CONVERGED
     if outcome is Outcome.MAX_STEPS and has_diverged(trace.bound):
         outcome = Outcome.DIVERGED

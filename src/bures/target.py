@@ -15,7 +15,7 @@ from bures.check import check_floating, check_positive_integer, fail
 from bures.support import Real
 
 # Arrays of a block are kept to about this many elements: 4 to 8 MB, what a core's caches hold.
-_BLOCK_ELEMENTS = 2**19
+_BLOCK_ELEMENTS = 2**21
 
 LogDensity = Callable[[Float[Array, " dim"]], Float[Array, ""]]
 
@@ -136,20 +136,11 @@ class Target(eqx.Module):
         value, score = map_in_blocks(jax.value_and_grad(self.log_density), z, self.width)
         return value.astype(z.dtype), score
 
-    @property
-    def _own_weighted_hessian(self) -> Callable | None:
-        return self._weighted_hessian or getattr(self.log_density, "weighted_hessian", None)
-
-    @property
-    def has_fast_hessian(self) -> bool:
-        """Whether a weighted sum of Hessians costs no more than a few gradients at the same points."""
-        return self._own_weighted_hessian is not None and getattr(self.log_density, "has_fast_hessian", True)
-
     def weighted_hessian(self, weights: Float[Array, " n"], z: Float[Array, "n dim"]) -> Float[Array, "dim dim"]:
         """Σᵢ wᵢ ∇²log p(zᵢ): the only way the estimators use second derivatives."""
-        own = self._own_weighted_hessian
-        if own is not None:
-            return own(weights, z).astype(z.dtype)
+        fast = self._weighted_hessian or getattr(self.log_density, "weighted_hessian", None)
+        if fast is not None:
+            return fast(weights, z).astype(z.dtype)
 
         # One Hessian of a weighted sum of shifted densities: d Hessian-vector products, and no n x d x d array.
         def block(weights, z):

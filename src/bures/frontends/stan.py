@@ -78,11 +78,6 @@ class StanLogDensity(eqx.Module):
 
     evaluator: "_Evaluator" = eqx.field(static=True)
 
-    @property
-    def has_fast_hessian(self) -> bool:
-        """Stan's Hessians cost d gradients and more."""
-        return False
-
     def __call__(self, z: Float[Array, " dim"]) -> Float[Array, ""]:
         return _log_density(self.evaluator, z)
 
