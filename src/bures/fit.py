@@ -285,7 +285,7 @@ def _run(start: Fit, total: int, tolerance: float | None, progress: bool | None,
                 began = time.perf_counter()
                 moved, piece = advance(start.key, carry, start.target, method, jnp.array(length), gap_limit, _CAPACITY)
                 taken = int(moved.count) - count
-                traces.append(jax.tree.map(lambda x, taken=taken: np.asarray(x[:taken]), piece))
+                traces.append(jax.tree.map(lambda x, taken=taken: np.asarray(x)[:taken], piece))
                 carry, count = moved, count + taken
                 seconds = max(time.perf_counter() - began, 1e-6)
                 length = max(1, min(_CAPACITY, int(length * _RESPONSE / seconds)))

@@ -5,6 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from bures import linalg
@@ -40,17 +41,16 @@ def laplace(target: Any, *, init: Any = None, dim: int | None = None, max_iterat
     start = check_floating("init", start, ndim=1)
     if start.size != target.dim:
         raise fail("init", f"a point of R^{target.dim}", start, "Match the target's dimension.")
-    if not bool(jnp.isfinite(target.log_density(start))):
+    first, end, chol = _climb(target, start, max_iterations)
+    if not bool(np.isfinite(first)):
         raise fail("init", "a point of finite log density", start, "Start where the density is positive.")
-    end, hessian = newton(target, start, max_iterations)
     where = f"after {int(end.iterations)} Newton steps from init"
     if not float(end.decrement) < 1e-2:  # a line search may end earlier, at what rounding lets it see
         raise ValueError(
             f"laplace found no mode {where} (still {float(end.decrement):.3g} nats to gain). "
             "The density may have no maximum, or need another init."
         )
-    chol = _inverse_cholesky(-hessian)
-    if not bool(jnp.all(jnp.isfinite(chol))):
+    if not np.all(np.isfinite(chol)):
         raise ValueError(
             f"laplace reached a stationary point {where}, but the Hessian there is not negative definite: "
             "a flat direction, a saddle, or an improper density. Add a prior, or try another init."
@@ -94,6 +94,13 @@ def newton(target: Target, start: Float[Array, " dim"], max_iterations: int) -> 
     first = _Newton(start, zero, jnp.array(jnp.inf, start.dtype), jnp.array(0), jnp.array(False))
     end = jax.lax.while_loop(unfinished, improve, first)
     return end, derivatives(end.z)[2]
+
+
+@eqx.filter_jit
+def _climb(target: Target, start: Float[Array, " dim"], max_iterations: int) -> tuple[Array, _Newton, Array]:
+    """log p at the start, where Newton's method ends, and the Cholesky factor of the covariance there."""
+    end, hessian = newton(target, start, max_iterations)
+    return target.value(start[None])[0], end, _inverse_cholesky(-hessian)
 
 
 def _inverse_cholesky(precision: Float[Array, "dim dim"]) -> Float[Array, "dim dim"]:

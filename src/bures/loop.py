@@ -173,6 +173,7 @@ class Carry(eqx.Module):
     failed: Bool[Array, ""]
 
     @classmethod
+    @eqx.filter_jit
     def start(cls, state: State, method: Method) -> "Carry":
         q = state.approximation
         dtype = q.mean.dtype

@@ -4,7 +4,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Int, Key
 
 from bures import linalg
 from bures.gaussian import Gaussian
@@ -44,20 +44,20 @@ def find_start(key: Key[Array, ""], target: Target) -> Gaussian:
     around = _look(key_look, standard, target)
     modes = [] if first is None else [first]
     if target.dim <= _CLIMBED_DIM:
-        for z, values in zip(around.z, around.values, strict=True):
-            _add_mode(modes, target, z[jnp.argmax(values)])
+        for z, values in zip(np.asarray(around.z), np.asarray(around.values), strict=True):
+            _add_mode(modes, target, jnp.asarray(z[np.argmax(values)]))
     views = [(mode, _look(jax.random.fold_in(key_look, i), mode, target)) for i, mode in enumerate(modes)]
     if len(modes) > 1:
-        together = _mixture(modes, jnp.stack([view.mass[0] for _, view in views]))
+        together = _mixture(modes, [view.mass for _, view in views])
         views.append((together, _look(jax.random.fold_in(key_look, len(modes)), together, target)))
     best, best_mass = standard, -np.inf
     for candidate, view in [*views, (standard, around)]:
-        for j, width in enumerate(_WIDTHS):
+        for j, (mass, error) in enumerate(zip(np.asarray(view.mass), np.asarray(view.error), strict=True)):
             # A broad view is noisy: it must see clearly more to win.
-            margin = 0.0 if best_mass == -np.inf else 2 * float(view.error[j]) + 0.1
-            if float(view.mass[j]) - margin > best_mass:
-                best_mass = float(view.mass[j])
-                best = candidate if width == 1 else _moments(view.z[j], view.log_weights[j], width * candidate.chol)
+            margin = 0.0 if best_mass == -np.inf else 2 * error + 0.1
+            if mass - margin > best_mass:
+                best_mass = mass
+                best = candidate if j == 0 else _moments(view, jnp.array(j), candidate)
     return best
 
 
@@ -78,14 +78,21 @@ def _add_mode(modes: list[Gaussian], target: Target, point: Float[Array, " dim"]
         mode = laplace(target, init=point)
     except ValueError:
         return
-    if all(float(jnp.linalg.norm(known.whiten(mode.mean))) > 0.1 for known in modes):
+    if all(_distance(known, mode) > 0.1 for known in modes):
         modes.append(mode)
 
 
+def _distance(known: Gaussian, mode: Gaussian) -> float:
+    """Between their means, in standard deviations of the first."""
+    difference = np.asarray(mode.mean - known.mean)
+    return float(np.linalg.norm(np.linalg.solve(np.asarray(known.chol), difference)))
+
+
 @eqx.filter_jit
-def _mixture(modes: list[Gaussian], mass: Float[Array, " modes"]) -> Gaussian:
-    """The Gaussian with the moments of the mixture of all modes."""
-    weights = jax.nn.softmax(jnp.where(jnp.isfinite(mass), mass, -1e300))
+def _mixture(modes: list[Gaussian], masses: list[Float[Array, " widths"]]) -> Gaussian:
+    """The Gaussian with the moments of the mixture of all modes, by the mass that each sees of its own."""
+    mass = jnp.stack(masses)[:, 0]
+    weights = jax.nn.softmax(jnp.where(jnp.isfinite(mass), mass, jnp.finfo(mass.dtype).min))
     means, chols = jnp.stack([mode.mean for mode in modes]), jnp.stack([mode.chol for mode in modes])
     mean = weights @ means
     roots = jnp.sqrt(weights)[:, None, None] * jnp.concatenate([chols, (means - mean)[:, :, None]], axis=2)
@@ -108,11 +115,11 @@ def _look(key: Key[Array, ""], q: Gaussian, target: Target) -> _View:
 
 
 @eqx.filter_jit
-def _moments(z: Float[Array, "n dim"], log_weights: Float[Array, " n"], chol: Float[Array, "dim dim"]) -> Gaussian:
-    """The Gaussian with the weighted moments of draws from N(·, chol cholᵀ), kept from collapsing onto a few."""
-    weights = jax.nn.softmax(log_weights)
+def _moments(view: _View, j: Int[Array, ""], candidate: Gaussian) -> Gaussian:
+    """The Gaussian with the weighted moments of the draws of width j, kept from collapsing onto a few of them."""
+    weights, z = jax.nn.softmax(view.log_weights[j]), view.z[j]
     mean = weights @ z
     root = (z - mean).T * jnp.sqrt(weights)
     # With n effective draws the covariance is known to about 1/n of the proposal's.
-    floor = chol * jnp.sqrt(jnp.sum(weights**2))
+    floor = jnp.array(_WIDTHS, z.dtype)[j] * candidate.chol * jnp.sqrt(jnp.sum(weights**2))
     return Gaussian(mean, linalg.cholesky_of_square(jnp.concatenate([root, floor], axis=1)))

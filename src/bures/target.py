@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Key
 from bures.check import check_floating, check_positive_integer, fail
 from bures.support import Real
 
-# Arrays of a block are kept to about this many elements, 8 to 16 MB: a shared cache holds them, and a product is long enough.
+# Arrays of a block are kept to about this many elements, 8 to 16 MB: a shared cache holds them, products are long.
 _BLOCK_ELEMENTS = 2**21
 
 LogDensity = Callable[[Float[Array, " dim"]], Float[Array, ""]]
