@@ -27,7 +27,7 @@ test: .venv/test.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 # The figures of the README: the paper's eggbox run with all indices, and the Census posterior with nothing set.
 figures: .venv/demo.stamp

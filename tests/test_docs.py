@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import matplotlib as mpl
+import matplotlib.pyplot as plt
 import pytest
 
 import bures
@@ -48,6 +49,7 @@ def test_python_blocks_run(page, tmp_path, monkeypatch):
         # Blank lines before the block, so that a traceback has the line of the page.
         source = "\n" * (text.count("\n", 0, block.start()) + 1) + block[1]
         exec(compile(source, str(page), "exec"), namespace)
+    plt.close("all")
 
 
 def test_python_blocks_are_found():

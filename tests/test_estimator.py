@@ -21,7 +21,7 @@ from problems import (
 )
 
 import bures
-from bures.draws import iid, sobol
+from bures.draws import antithetic, iid, sobol
 
 FLOAT64 = jnp.dtype("float64")
 draw_sobol = jax.jit(sobol, static_argnums=(1, 2, 3))
@@ -286,16 +286,24 @@ def test_sobol_keys_differ_and_any_count_works():
     assert draw_sobol(jax.random.key(0), 1, 4, FLOAT64).shape == (1, 4)
 
 
-def test_sobol_estimates_are_unbiased():
+@pytest.mark.parametrize("n", [1, 7, 64])
+def test_antithetic_draws_come_in_pairs(n):
+    noise = np.asarray(antithetic(jax.random.key(4), n, 3, FLOAT64))
+    assert noise.shape == (n, 3)
+    np.testing.assert_array_equal(noise[(n + 1) // 2 :], -noise[: n // 2])
+
+
+@pytest.mark.parametrize("draws", ["sobol", "antithetic"])
+def test_dependent_draws_give_unbiased_estimates(draws):
     target, q = problem("regression")
     keys = jax.random.split(jax.random.key(9), 256)
     values = {
-        draws: mean_and_error(
-            jax.lax.map(lambda key, d=draws: bures.Price(M=64, draws=d)(key, q, target, bures.IWELBO(K=2)).a, keys)
+        d: mean_and_error(
+            jax.lax.map(lambda key, d=d: bures.Price(M=64, draws=d)(key, q, target, bures.IWELBO(K=2)).a, keys)
         )
-        for draws in ("iid", "sobol")
+        for d in ("iid", draws)
     }
-    assert_within_standard_errors(values["iid"][0], values["sobol"][0], np.hypot(values["iid"][1], values["sobol"][1]))
+    assert_within_standard_errors(values["iid"][0], values[draws][0], np.hypot(values["iid"][1], values[draws][1]))
 
 
 def test_fast_weighted_hessian_is_that_of_autodiff(key):

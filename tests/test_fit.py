@@ -11,7 +11,7 @@ import pytest
 from problems import box, correlated_target, regression_data
 
 import bures
-from bures.fit import _next_checkpoint
+from bures.fit import _next_checkpoint, default_estimator, default_objective, default_tolerance
 from bures.outcome import Outcome, bound_gain, has_converged, has_diverged
 
 PAPER = {"objective": bures.ELBO(), "estimator": bures.Price(M=8), "geometry": bures.BuresWasserstein(0.3)}
@@ -294,3 +294,39 @@ def test_every_outcome_says_what_to_do():
     for outcome in Outcome:
         assert str(outcome).startswith(outcome.name)
         assert any(word in outcome.message.lower() for word in ("check", "continue", "take", "resume"))
+
+
+# ---- Nothing set ----------------------------------------------------------------------------------------------------
+
+
+def test_defaults_follow_the_dimension():
+    small, large = (bures.Target(lambda z: -z @ z, dim) for dim in (3, 200))
+    assert default_objective(small) == bures.IWELBO(K=10)
+    assert default_objective(large) == bures.VRIWAE(K=10, alpha=0.95)
+    assert default_estimator(small, bures.IWELBO(K=10)).M == 20
+    assert default_estimator(small, bures.ELBO()).M == 200
+    assert default_estimator(large, bures.IWELBO(K=10)).M == 200
+    assert default_tolerance(small) == 0.01 < default_tolerance(large) == 0.1
+
+
+def test_a_fit_that_may_not_be_trusted_says_so_whenever_it_is_printed(key):
+    good = bures.fit(bures.models.gaussian(2), key=key)
+    assert good.outcome is bures.Outcome.CONVERGED
+    assert "k̂" not in str(good)
+    heavy = bures.fit(bures.models.student_t(dim=2, degrees_of_freedom=1.0), key=key)
+    assert heavy.khat > 0.7
+    assert "But k̂" in str(heavy)
+
+
+@pytest.mark.parametrize("K", [10, 200])
+def test_a_start_far_too_wide_needs_few_steps_at_every_size_of_tuple(K):
+    """The paper's regression start, N(0, 5 I), on fewer data: within a tenth of a nat of Laplace's fit in ten steps."""
+    rng = np.random.default_rng(0)
+    X = np.column_stack([np.ones(200), rng.standard_normal((200, 2))])
+    y = rng.random(200) < 1 / (1 + np.exp(-X @ np.array([1.04, 0.61, -1.25])))
+    target = bures.models.logistic_regression(X, y)
+    wide = bures.Gaussian(jnp.zeros(3), jnp.sqrt(5.0) * jnp.eye(3))
+    estimator = bures.Stein(M=100, draws="antithetic", permutations=8)
+    options = dict(objective=bures.IWELBO(K=K), estimator=estimator, init=wide)
+    fit = bures.fit(target, key=jax.random.key(0), num_steps=10, **options)
+    assert float(fit.approximation.kl(bures.laplace(target))) < 0.1

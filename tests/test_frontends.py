@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import arviz
@@ -132,7 +133,8 @@ def test_numpyro_to_arviz(numpyro_fit, key):
     assert {"lp", "log_q", "log_weight", "log_weight_smoothed"} == set(tree.sample_stats.data_vars)
     assert tree.sample_stats.attrs["khat"] < 0.7
     assert "mu" in arviz.summary(tree, kind="stats").index
-    with pytest.warns(UserWarning, match="shape parameter"):  # school A is influential
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*shape parameter")  # school A may be called influential
         assert arviz.loo(tree).elpd == pytest.approx(-30.7, abs=0.5)
     assert arviz.plot_forest(tree, var_names=["theta"], backend="none") is not None
 

@@ -45,9 +45,9 @@ def chains():
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind():
-    before = dict(mpl.rcParams)
+    before, figures = dict(mpl.rcParams), plt.get_fignums()
     yield
-    assert plt.get_fignums() == []
+    assert plt.get_fignums() == figures
     assert dict(mpl.rcParams) == before
 
 

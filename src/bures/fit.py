@@ -31,6 +31,7 @@ Callback = Callable[[int, Gaussian, dict[str, float]], bool | None]
 _MAX_STEPS = 10_000  # when the number of steps is left to the stopping rule
 _CAPACITY = 100  # steps in one compiled call, at the most
 _RESPONSE = 0.2  # seconds one compiled call should take: how long Ctrl-C and the progress bar may wait
+_DRAWS = 200  # at a step, in few dimensions: steps of few draws, averaged, cost no more than few of many
 _K, _IW_DIM = 10, 10  # draws in a tuple by default, and the dimension up to which their weights are used as they are
 _START = 2**32 - 1  # folded into the key for the search of a start: no step has this number
 
@@ -79,8 +80,13 @@ class Fit(eqx.Module):
 
     @property
     def khat(self) -> float:
-        """Pareto k̂ of the weights at the last step: free, but from few draws and at the Gaussian before it."""
-        return diagnostics.pareto_khat(self.carry.log_weights.reshape(-1))
+        """Pareto k̂ of the weights at the last steps: free, but from few draws and of the Gaussians before the last."""
+        return diagnostics.pareto_khat(self._last_weights)
+
+    @property
+    def _last_weights(self) -> np.ndarray:
+        weights = np.asarray(self.carry.log_weights)
+        return weights[~np.all(np.isnan(weights), axis=(1, 2))].reshape(-1)
 
     def diagnose(self, key: Key[Array, ""], num_samples: int = 10_000, *, K: int | None = None) -> Diagnostics:
         """ELBO, IW-ELBO, nESS, Pareto k̂ and log evidence from fresh draws, with a sentence on whether to trust them.
@@ -148,12 +154,11 @@ class Fit(eqx.Module):
         method = self.method
         names = (type(part).__name__ for part in (method.objective, method.estimator, method.geometry))
         text = f"Fit of {self.target.dim} dimensions by {' × '.join(names)}, {self.num_steps} steps\n{self.outcome}"
-        weights = self.carry.log_weights.reshape(-1)
-        threshold = diagnostics.khat_threshold(weights.size)
-        if self.num_steps == 0 or self.khat < threshold:
+        weights = self._last_weights
+        if weights.size == 0 or self.khat < (threshold := diagnostics.khat_threshold(weights.size)):
             return text
-        found = diagnostics.advice(self.khat, threshold, float(diagnostics.ness(weights)))
-        return f"{text}\nBut k̂ = {self.khat:.2f} at the last step. {found}"
+        found = diagnostics.advice(self.khat, threshold, diagnostics.ness(weights))
+        return f"{text}\nBut k̂ = {self.khat:.2f} at the last steps. {found}"
 
 
 def fit(
@@ -237,8 +242,8 @@ def default_estimator(target: Target, objective: AbstractObjective) -> AbstractE
     Hessians did not pay in any trial: near a Gaussian both ways are free of noise at the optimum, and far from one the
     Hessians of a few draws, weighted, are noisier than Stein's lemma; see the page on choosing a method.
     """
-    M = max(100, math.ceil(max(1000, 10 * target.dim) / objective.K))
-    return Stein(M=M, draws="antithetic", permutations=8 if objective.K > 1 else 1)
+    M = math.ceil(max(_DRAWS, 10 * target.dim) / objective.K)
+    return Stein(M=M, draws="antithetic", permutations=min(8, M) if objective.K > 1 else 1)
 
 
 def default_tolerance(target: Target) -> float:

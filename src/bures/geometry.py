@@ -197,6 +197,7 @@ class WhitenedState(eqx.Module):
     a: Float[Array, " dim"]  # their running average
     S: Float[Array, "dim dim"]
     size: Float[Array, ""]  # the running average of their squared norm
+    mean_A: Float[Array, ""]
     delay: Float[Array, ""]  # 1 / gain − 1
     gap: Float[Array, ""]
 
@@ -236,13 +237,16 @@ class Whitened(AbstractGeometry):
 
     def init(self, q):
         zero = jnp.zeros((), q.mean.dtype)
-        return WhitenedState(jnp.zeros_like(q.mean), jnp.zeros_like(q.chol), zero, zero, zero + jnp.inf)
+        return WhitenedState(jnp.zeros_like(q.mean), jnp.zeros_like(q.chol), zero, zero, zero, zero + jnp.inf)
 
     def pursue(self, objective, state):
         return objective.tempered(jnp.minimum(state.gap, 1))
 
     def step(self, estimate, q, state):
-        a, S = estimate.a / estimate.mean_A, linalg.symmetrise(estimate.S) / estimate.mean_A
+        # By the mean of this step alone the quotient would be biased: draws of large weight are in both parts.
+        memory = 1 / (1 + state.delay)
+        mean_A = jnp.where(state.mean_A > 0, state.mean_A + memory * (estimate.mean_A - state.mean_A), estimate.mean_A)
+        a, S = estimate.a / mean_A, linalg.symmetrise(estimate.S) / mean_A
         shift, whitened = gradient = _whiten(a, S, q)
         average = _whiten(state.a, state.S, q)
         size, average_size = _nats(gradient, gradient), _nats(average, average)
@@ -256,7 +260,7 @@ class Whitened(AbstractGeometry):
         # The bound comes after the gain: noise that is bounded on one side only would leave a bias at any gain.
         excess = jnp.maximum(-gain * values, -1)
         widening, narrowing = 1 + jnp.maximum(-excess, 0), 1 + jnp.maximum(excess, 0)
-        centre = q.chol.T @ estimate.entropy_score / estimate.mean_A
+        centre = q.chol.T @ estimate.entropy_score / mean_A
         move = gain * (vectors.T @ centre + (vectors.T @ (shift - centre)) / narrowing)
         length = jnp.linalg.norm(move)
         clipped = (length > self.trust_radius) | (values[-1] > 1)
@@ -269,7 +273,7 @@ class Whitened(AbstractGeometry):
         average = _whiten(a, S, q)
         size = state.size + jnp.maximum(share, _MEMORY) * (size - state.size)
         gap = _nats(average, average) + gain * size / 2
-        return Gaussian(mean, chol), WhitenedState(a, S, size, delay, gap), Move(clipped, gain, gap)
+        return Gaussian(mean, chol), WhitenedState(a, S, size, mean_A, delay, gap), Move(clipped, gain, gap)
 
 
 def _whiten(a: Float[Array, " dim"], S: Float[Array, "dim dim"], q: Gaussian) -> tuple[Array, Array]:

@@ -23,6 +23,7 @@ from bures.target import Target, as_target
 
 # The smallest eigenvalue is watched at every step up to this dimension, and every hundredth step beyond it.
 _WATCHED_DIM = 128
+_KEPT = 1000  # draws whose weights are kept
 _PATIENCE = 3  # steps in a row with a small gap that count as settled
 
 
@@ -166,7 +167,7 @@ class Carry(eqx.Module):
     state: State
     best: Gaussian  # the approximation with the highest bound so far, to fall back to
     best_bound: Float[Array, ""]
-    log_weights: Float[Array, "M K"]  # of the last step's draws
+    log_weights: Float[Array, "kept M K"]  # of the draws of the last few steps
     min_eigenvalue: Float[Array, ""]
     count: Int[Array, ""]  # steps taken
     calm: Int[Array, ""]  # steps in a row, up to now, with a gap below the tolerance
@@ -179,7 +180,8 @@ class Carry(eqx.Module):
         dtype = q.mean.dtype
         smallest = linalg.singular_values(q.chol)[-1] ** 2
         zero = jnp.array(0, jnp.int32)
-        none = jnp.full((method.estimator.M, method.objective.K), -jnp.inf, dtype)
+        draws = method.estimator.M * method.objective.K
+        none = jnp.full((max(1, _KEPT // draws), method.estimator.M, method.objective.K), jnp.nan, dtype)
         return cls(state, q, jnp.array(-jnp.inf, dtype), none, smallest, zero, zero, jnp.array(False))
 
     @property
@@ -226,7 +228,8 @@ def advance(
         failed = jnp.logical_not(info.finite)
         taken = carry.count + jnp.where(failed, 0, 1)
         calm = jnp.where(info.gap < tolerance, carry.calm + 1, 0)
-        log_weights = jnp.where(info.finite, log_weights, carry.log_weights)
+        slot = carry.count % carry.log_weights.shape[0]
+        log_weights = jnp.where(info.finite, carry.log_weights.at[slot].set(log_weights), carry.log_weights)
         return Carry(state, best, best_bound, log_weights, smallest, taken, calm, failed), trace
 
     return jax.lax.while_loop(unfinished, body, (carry, trace))

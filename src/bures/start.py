@@ -12,8 +12,9 @@ from bures.laplace import laplace
 from bures.proper import refuse_improper
 from bures.target import Target
 
-_DRAWS = 256
+_DRAWS = 100
 _WIDTHS = (1.0, 3.0, 10.0)  # how much wider than a local candidate to look, in standard deviations
+_MARGIN = 0.1  # nats by which a broad view must be ahead
 _TRIES = 10  # points to try Newton's method from until a mode is found
 _CLIMBED_DIM = 30  # up to this dimension, look for further modes: beyond it random points rarely lead to any
 
@@ -50,14 +51,13 @@ def find_start(key: Key[Array, ""], target: Target) -> Gaussian:
     if len(modes) > 1:
         together = _mixture(modes, [view.mass for _, view in views])
         views.append((together, _look(jax.random.fold_in(key_look, len(modes)), together, target)))
-    best, best_mass = standard, -np.inf
+    best, best_score = standard, -np.inf
     for candidate, view in [*views, (standard, around)]:
-        for j, (mass, error) in enumerate(zip(np.asarray(view.mass), np.asarray(view.error), strict=True)):
-            # A broad view is noisy: it must see clearly more to win.
-            margin = 0.0 if best_mass == -np.inf else 2 * error + 0.1
-            if mass - margin > best_mass:
-                best_mass = mass
-                best = candidate if j == 0 else _moments(view, jnp.array(j), candidate)
+        # A view is noisy, and a broad one must see clearly more to win.
+        scores = np.asarray(view.mass) - 2 * np.asarray(view.error) - np.where(np.array(_WIDTHS) > 1, _MARGIN, 0)
+        j = int(np.argmax(scores))
+        if scores[j] > best_score:
+            best_score, best = scores[j], candidate if j == 0 else _moments(view, jnp.array(j), candidate)
     return best
 
 

@@ -1,0 +1,44 @@
+"""Where a fit begins: the mode with the mass, all modes together, scales far from one."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bures
+from bures.start import find_start
+
+
+def mixture(weights, means, deviations):
+    """A mixture of isotropic Gaussians, with its moments."""
+    weights, means, deviations = (jnp.asarray(x, float) for x in (weights, means, deviations))
+    dim = means.shape[1]
+
+    def log_density(z):
+        squares = jnp.sum((z - means) ** 2, axis=1) / deviations**2
+        return jax.nn.logsumexp(jnp.log(weights) - squares / 2 - dim * jnp.log(deviations))
+
+    return bures.Target(log_density, dim)
+
+
+def test_a_minor_mode_at_the_origin_does_not_keep_the_start(key):
+    target = mixture([1e-6, 1.0], [[0.0, 0.0], [5.0, -4.0]], [0.3, 0.5])
+    q = find_start(key, target)
+    np.testing.assert_allclose(q.mean, [5.0, -4.0], atol=0.1)
+    np.testing.assert_allclose(q.standard_deviations, 0.5, rtol=0.1)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_modes_of_equal_mass_are_covered_together(seed):
+    target = mixture([0.5, 0.5], [[-2.0, 0.0], [2.0, 0.0]], [0.5, 0.5])
+    q = bures.fit(target, key=jax.random.key(seed)).approximation
+    np.testing.assert_allclose(q.mean, 0.0, atol=0.5)
+    np.testing.assert_allclose(q.standard_deviations[0], np.sqrt(4 + 0.25), rtol=0.2)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_a_gaussian_of_any_scale_is_found_exactly(scale, key):
+    target = bures.models.gaussian(3, condition_number=100.0, scale=scale)
+    q = find_start(key, target)
+    np.testing.assert_allclose(q.mean, target.mean, atol=1e-6 * scale)
+    np.testing.assert_allclose(q.covariance, target.covariance, rtol=1e-6, atol=1e-9 * scale**2)
