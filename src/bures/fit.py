@@ -85,8 +85,7 @@ class Fit(eqx.Module):
 
     @property
     def _last_weights(self) -> np.ndarray:
-        weights = np.asarray(self.carry.log_weights)
-        return weights[~np.all(np.isnan(weights), axis=(1, 2))].reshape(-1)
+        return np.asarray(self.carry.log_weights)[: self.num_steps].reshape(-1)
 
     def diagnose(self, key: Key[Array, ""], num_samples: int = 10_000, *, K: int | None = None) -> Diagnostics:
         """ELBO, IW-ELBO, nESS, Pareto k̂ and log evidence from fresh draws, with a sentence on whether to trust them.

@@ -181,7 +181,7 @@ class Carry(eqx.Module):
         smallest = linalg.singular_values(q.chol)[-1] ** 2
         zero = jnp.array(0, jnp.int32)
         draws = method.estimator.M * method.objective.K
-        none = jnp.full((max(1, _KEPT // draws), method.estimator.M, method.objective.K), jnp.nan, dtype)
+        none = jnp.zeros((max(1, _KEPT // draws), method.estimator.M, method.objective.K), dtype)
         return cls(state, q, jnp.array(-jnp.inf, dtype), none, smallest, zero, zero, jnp.array(False))
 
     @property
