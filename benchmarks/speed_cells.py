@@ -182,11 +182,12 @@ def targets(parameters: dict[str, Any]) -> dict[str, Any]:
         judge = jax.random.split(jax.random.fold_in(key, JUDGE))
         q = fit.approximation
         if parameters["target"].startswith("Gaussian"):
-            distance = bures.Gaussian.from_moments(target.mean, target.covariance).kl(q)
+            distance = float(bures.Gaussian.from_moments(target.mean, target.covariance).kl(q))
         else:
             distance = forward_kl(judge[0], target, q, num_samples=parameters["num_samples"])[0]
-        khat = diagnose(judge[1], q, target, num_samples=parameters["num_samples"]).khat
-        figures = {"khat": _number(khat), "KL(p‖q)": _number(float(distance)), "seconds": seconds}
+        # Of constant weights k̂ is −∞, of useless ones ∞.
+        khat = np.clip(diagnose(judge[1], q, target, num_samples=parameters["num_samples"]).khat, -10, 10)
+        figures = {"khat": _number(khat), "KL(p‖q)": _number(distance), "seconds": seconds}
         rows.append({"outcome": fit.outcome.name, "steps": fit.num_steps, **figures})
     return {"dim": target.dim, "fits": rows}
 
