@@ -96,25 +96,33 @@ def numpyro(target: bures.Target, settings: dict[str, Any]) -> Run:
     """NumPyro's AutoMultivariateNormal by its SVI with Adam and one particle."""
     from numpyro.infer import Trace_ELBO
 
-    return _numpyro(target, settings, Trace_ELBO())
+    return numpyro_model(_flat(target), settings, Trace_ELBO())
 
 
 def numpyro_renyi(target: bures.Target, settings: dict[str, Any]) -> Run:
     """The same by its RenyiELBO with that class's defaults: the importance-weighted bound of two particles."""
     from numpyro.infer import RenyiELBO
 
-    return _numpyro(target, settings, RenyiELBO())
+    return numpyro_model(_flat(target), settings, RenyiELBO())
 
 
-def _numpyro(target: bures.Target, settings: dict[str, Any], loss: Any) -> Run:
+def _flat(target: bures.Target) -> Callable[[], None]:
+    """The target as a NumPyro model: its density is a factor."""
     import numpyro as library
     from numpyro import distributions
-    from numpyro.infer import SVI
-    from numpyro.infer.autoguide import AutoMultivariateNormal
 
     def model():
         flat = distributions.ImproperUniform(distributions.constraints.real_vector, (), (target.dim,))
         library.factor("log_density", target.log_density(library.sample("z", flat)))
+
+    return model
+
+
+def numpyro_model(model: Callable[[], None], settings: dict[str, Any], loss: Any) -> Run:
+    """AutoMultivariateNormal on a NumPyro model whose only latent variable is a real vector."""
+    import numpyro as library
+    from numpyro.infer import SVI
+    from numpyro.infer.autoguide import AutoMultivariateNormal
 
     guide = AutoMultivariateNormal(model)
     inference = SVI(model, guide, library.optim.Adam(settings["numpyro_step_size"]), loss)

@@ -94,10 +94,29 @@ def overhead(parameters: dict[str, Any]) -> dict[str, Any]:
 
 # ---- Census ---------------------------------------------------------------------------------------------------------
 
+OWN = "NumPyro, its own model"
+
+
+def _own_model(target: bures.Target, settings: dict[str, Any]) -> peers.Run:
+    """The regression as a user of NumPyro writes it, with its distributions; the others are given our fast density."""
+    import numpyro
+    from numpyro import distributions
+    from numpyro.infer import Trace_ELBO
+
+    X, y, _ = bures.datasets.census(settings["design"])
+
+    def model():
+        z = numpyro.sample("z", distributions.Normal(0, np.sqrt(10.0)).expand([X.shape[1]]).to_event(1))
+        numpyro.sample("y", distributions.Bernoulli(logits=jnp.asarray(X) @ z), obs=jnp.asarray(y))
+
+    return peers.numpyro_model(model, settings, Trace_ELBO())
+
+
 PEERS = {
     peers.DEFAULT: peers.default,
     "Laplace": peers.laplace,
     "Pathfinder": peers.pathfinder,
+    OWN: _own_model,
     "NumPyro, Trace_ELBO": peers.numpyro,
     "NumPyro, RenyiELBO": peers.numpyro_renyi,
     "BlackJAX, fullrank_vi": peers.blackjax,

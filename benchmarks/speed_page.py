@@ -86,6 +86,9 @@ def plot_checks(checks: dict[str, list[Check]]) -> Figure:
         ax.scatter(margins[chosen], heights[chosen], color=colour, s=30, zorder=3)
     ax.axvline(1, color="0.3", linewidth=1)
     ax.set(xscale="log", xlabel="times better than the criterion")
+    ax.set_xlim(min(0.5, margins.min() / 1.3), max(2.0, margins.max() * 1.3))
+    ax.xaxis.set_major_formatter("{x:g}")
+    ax.xaxis.set_minor_formatter("")
     ax.set_yticks(heights, labels)
     return figure
 

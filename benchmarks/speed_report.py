@@ -8,8 +8,8 @@ import numpy as np
 from benchmarks.peers import DEFAULT
 from experiments.protocol import BW_IW, EUCLIDEAN_IW, Results, Row, Table, select
 
-NUMPYRO = "NumPyro, Trace_ELBO"
-VARIATIONAL = (NUMPYRO, "NumPyro, RenyiELBO", "BlackJAX, fullrank_vi")
+NUMPYRO = "NumPyro, its own model"
+VARIATIONAL = ("NumPyro, Trace_ELBO", "NumPyro, RenyiELBO", "BlackJAX, fullrank_vi")
 CLOSE = 0.05  # nats: a fit that says it has converged and is known to be further off does not tell the truth
 
 
@@ -201,8 +201,8 @@ def _listed(found: dict[str, list[dict[str, Any]]]) -> list[Row]:
 PEER_NOTE = (
     "Seconds are warm, compilation left out, but for PyMC, which compiles at every fit. NumPyro: "
     "AutoMultivariateNormal, Adam with step size {numpyro_step_size}, {numpyro_steps:,} steps, one particle "
-    "(RenyiELBO: its default of two). BlackJAX: Adam with {blackjax_step_size}, {blackjax_steps:,} steps of five "
-    "draws. Slow libraries run {slow_seeds} seeds. PyMC's Pathfinder is in another package, pymc-extras, and left out."
+    "(RenyiELBO: its default of two); in its own model the density is NumPyro's, elsewhere ours. "
+    "BlackJAX: Adam with {blackjax_step_size}, {blackjax_steps:,} steps of five draws. Slow libraries run {slow_seeds} seeds. PyMC's Pathfinder is in another package, pymc-extras, and left out."
 )
 
 
@@ -211,10 +211,11 @@ def census9(results: Results, settings: dict[str, Any]) -> Section:
     ours = found[DEFAULT]
     peers = {name: _median(each.get("seconds") for each in found[name]) for name in VARIATIONAL if name in found}
     fastest = min(peers, key=lambda name: peers[name])
-    ratio = peers[fastest] / _median(each.get("seconds") for each in ours)
+    own, mine = (_median(each.get("seconds") for each in found[name]) for name in (NUMPYRO, DEFAULT))
     entries: list[Check | Row] = [
         Check("default: nESS", _median((each.get("ness") for each in ours), 0), 0.99, at_most=False),
-        Check(f"seconds, {fastest} / default", ratio, 10, at_most=False),
+        Check(f"seconds, {NUMPYRO} / default", own / mine, 10, at_most=False),
+        Check(f"seconds, {fastest}, given our density / default", peers[fastest] / mine, 10, at_most=False),
         *_listed(found),
     ]
     return Section("Census, d = 9", entries, PEER_NOTE.format(**settings))
@@ -228,7 +229,7 @@ def census96(results: Results, settings: dict[str, Any]) -> Section:
     entries: list[Check | Row] = [
         Check("default: log evidence − ELBO, nats", gap, 1.5),
         Check("default: nESS", _median((each.get("ness") for each in ours), 0), 0.05, at_most=False),
-        Check("seconds, default / NumPyro", ratio, 1),
+        Check(f"seconds, default / {NUMPYRO}", ratio, 1),
         *_listed(found),
     ]
     return Section("Census, d = 96", entries, PEER_NOTE.format(**settings))
