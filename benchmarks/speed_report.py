@@ -202,7 +202,8 @@ PEER_NOTE = (
     "Seconds are warm, compilation left out, but for PyMC, which compiles at every fit. NumPyro: "
     "AutoMultivariateNormal, Adam with step size {numpyro_step_size}, {numpyro_steps:,} steps, one particle "
     "(RenyiELBO: its default of two); in its own model the density is NumPyro's, elsewhere ours. "
-    "BlackJAX: Adam with {blackjax_step_size}, {blackjax_steps:,} steps of five draws. Slow libraries run {slow_seeds} seeds. PyMC's Pathfinder is in another package, pymc-extras, and left out."
+    "BlackJAX: Adam with {blackjax_step_size}, {blackjax_steps:,} steps of five draws. "
+    "Slow libraries run {slow_seeds} seeds. PyMC's Pathfinder is in another package, pymc-extras, and left out."
 )
 
 
