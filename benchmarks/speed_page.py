@@ -96,7 +96,7 @@ def plot_checks(checks: dict[str, list[Check]]) -> Figure:
 def plot_growth(results: Results) -> Figure:
     """Seconds a step and the memory it adds, against each kind of size."""
     figure = Figure(figsize=(9, 5), layout="constrained")
-    for column, (seconds, memory) in enumerate(figure.subplots(2, len(LADDERS), sharex="col").T):
+    for column, (seconds, memory) in enumerate(figure.subplots(2, len(LADDERS), sharex="col", sharey="row").T):
         name, (words, slope) = list(LADDERS.items())[column]
         sizes = np.array([size for size, _ in ladder(results, name)], float)
         cost = np.array([found["seconds"] for _, found in ladder(results, name)])

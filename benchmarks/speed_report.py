@@ -124,7 +124,7 @@ def regression(results: Results, settings: dict[str, Any]) -> Section:
         for method in (DEFAULT, EUCLIDEAN_IW):
             runs = list(select(results, section="regression", K=K, method=method))
             counts[method] = _median(found["iterations"] for _, found in runs)
-            notes[method] = f"{_number(counts[method])} iterations, {len(runs)} seeds"
+            notes[method] = f"{_number(counts[method])} iterations, seeds: {len(runs)}"
             if np.isinf(counts[method]) and method == EUCLIDEAN_IW:  # at least so many
                 counts[method] = runs[0][0]["num_steps"]
         entries.append(Check(f"K = {K}: iterations to the threshold", counts[DEFAULT], 10))
@@ -193,7 +193,7 @@ def _listed(found: dict[str, list[dict[str, Any]]]) -> list[Row]:
             continue
         gap = evidence - _median((each["elbo"] for each in done), -np.inf)
         shown = f"{_median(each['seconds'] for each in done):.3g} s, nESS {_median(each['ness'] for each in done):.3g}"
-        told = f"{len(done)} seeds, log evidence − ELBO {_number(gap)}, {done[0]['outcome']}, {done[0]['steps']} steps"
+        told = f"seeds: {len(done)}, log evidence − ELBO {_number(gap)}, {done[0]['outcome']}, {done[0]['steps']} steps"
         rows.append(Row(name, "", shown, note=told))
     return rows
 
@@ -203,7 +203,7 @@ PEER_NOTE = (
     "AutoMultivariateNormal, Adam with step size {numpyro_step_size}, {numpyro_steps:,} steps, one particle "
     "(RenyiELBO: its default of two); in its own model the density is NumPyro's, elsewhere ours. "
     "BlackJAX: Adam with {blackjax_step_size}, {blackjax_steps:,} steps of five draws. "
-    "Slow libraries run {slow_seeds} seeds. PyMC's Pathfinder is in another package, pymc-extras, and left out."
+    "Seeds of the slow libraries: {slow_seeds}. PyMC's Pathfinder is in another package, pymc-extras, and left out."
 )
 
 
