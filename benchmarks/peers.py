@@ -1,10 +1,14 @@
 """The methods that are compared, each through its own library's interface: a target in, a Gaussian out.
 
 Every method is a function `prepare(target, settings) -> run` with `run(seed) -> Answer`; what is compiled in the first
-run is there for the second, so that both the first wait and the later ones can be told.
+run is there for the second, so that both the first wait and the later ones can be told. The long ones, NumPyro's and
+BlackJAX's optimisers, are compiled by `prepare` already.
 """
 
+import contextlib
 import dataclasses
+import io
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -90,26 +94,77 @@ def pathfinder(target: bures.Target, settings: dict[str, Any]) -> Run:
 
 def numpyro(target: bures.Target, settings: dict[str, Any]) -> Run:
     """NumPyro's AutoMultivariateNormal by its SVI with Adam and one particle."""
+    from numpyro.infer import Trace_ELBO
+
+    return numpyro_model(_flat(target), settings, Trace_ELBO())
+
+
+def numpyro_renyi(target: bures.Target, settings: dict[str, Any]) -> Run:
+    """The same by its RenyiELBO with that class's defaults: the importance-weighted bound of two particles."""
+    from numpyro.infer import RenyiELBO
+
+    return numpyro_model(_flat(target), settings, RenyiELBO())
+
+
+def _flat(target: bures.Target) -> Callable[[], None]:
+    """The target as a NumPyro model: its density is a factor."""
     import numpyro as library
     from numpyro import distributions
-    from numpyro.infer import SVI, Trace_ELBO
-    from numpyro.infer.autoguide import AutoMultivariateNormal
 
     def model():
         flat = distributions.ImproperUniform(distributions.constraints.real_vector, (), (target.dim,))
         library.factor("log_density", target.log_density(library.sample("z", flat)))
 
+    return model
+
+
+def numpyro_model(model: Callable[[], None], settings: dict[str, Any], loss: Any) -> Run:
+    """AutoMultivariateNormal on a NumPyro model whose only latent variable is a real vector."""
+    import numpyro as library
+    from numpyro.infer import SVI
+    from numpyro.infer.autoguide import AutoMultivariateNormal
+
     guide = AutoMultivariateNormal(model)
-    inference = SVI(model, guide, library.optim.Adam(settings["numpyro_step_size"]), Trace_ELBO())
+    inference = SVI(model, guide, library.optim.Adam(settings["numpyro_step_size"]), loss)
     num_steps = settings["numpyro_steps"]
 
     @jax.jit  # else its `run` would compile again at each call
     def optimise(key):
         return inference.run(key, num_steps, progress_bar=False).params
 
+    compiled = optimise.lower(jax.random.key(0)).compile()
+
     def run(seed: int) -> Answer:
-        posterior = guide.get_posterior(optimise(jax.random.key(seed)))
+        posterior = guide.get_posterior(compiled(jax.random.key(seed)))
         return Answer(bures.Gaussian(posterior.loc, posterior.scale_tril), "RETURNED", num_steps, num_steps)
+
+    return run
+
+
+def blackjax(target: bures.Target, settings: dict[str, Any]) -> Run:
+    """BlackJAX's full-rank VI with Adam and its step's own default of five draws, the cheaper of its two defaults."""
+    import blackjax as library
+    import optax
+
+    num_steps, num_draws = settings["blackjax_steps"], 5
+    algorithm = library.fullrank_vi(target.log_density, optax.adam(settings["blackjax_step_size"]), num_draws)
+
+    @jax.jit
+    def optimise(key):
+        def one(state, key):
+            return algorithm.step(key, state)[0], None
+
+        state, _ = jax.lax.scan(one, algorithm.init(jnp.zeros(target.dim)), jax.random.split(key, num_steps))
+        return state
+
+    compiled = optimise.lower(jax.random.key(0)).compile()
+
+    def run(seed: int) -> Answer:
+        state = compiled(jax.random.key(seed))
+        # As its state documents them: logarithms of the diagonal, then the rows below it.
+        diagonal, below = jnp.split(state.chol_params, [target.dim])
+        chol = jnp.diag(jnp.exp(diagonal)).at[jnp.tril_indices(target.dim, k=-1)].set(below)
+        return Answer(bures.Gaussian(state.mu, chol), "RETURNED", num_steps, num_steps * num_draws)
 
     return run
 
@@ -134,6 +189,18 @@ def pymc(target: bures.Target, settings: dict[str, Any]) -> Run:
         return Answer(approximation, "RETURNED", num_steps, num_steps)
 
     return run
+
+
+@contextlib.contextmanager
+def quiet():
+    """The other libraries' warnings and progress messages are not ours to show."""
+    with (
+        warnings.catch_warnings(),
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()),
+    ):
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _gaussian(mean: Any, covariance: Any) -> bures.Gaussian:

@@ -5,11 +5,9 @@ experiments: a run that was stopped goes on where it was.
 """
 
 import contextlib
-import io
 import json
 import math
 import time
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ import jax
 import numpy as np
 
 from benchmarks import posteriordb_report
-from benchmarks.peers import METHODS, Answer
+from benchmarks.peers import METHODS, Answer, quiet
 from bures import posteriordb
 from bures.check import check_option, check_positive_integer
 from bures.diagnostics import Pool, diagnose
@@ -62,7 +60,7 @@ class Benchmark:
         posterior, seed = self._loaded, parameters["seed"]
         try:
             jax.clear_caches()  # what an earlier cell compiled would make this one's first run look short
-            with _quiet():
+            with quiet():
                 began = time.perf_counter()
                 run = METHODS[parameters["method"]](posterior.target, parameters)
                 run(seed)
@@ -116,20 +114,8 @@ def _number(value: Any) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-@contextlib.contextmanager
-def _quiet():
-    """The other libraries' warnings and progress messages are not ours to show."""
-    with (
-        warnings.catch_warnings(),
-        contextlib.redirect_stdout(io.StringIO()),
-        contextlib.redirect_stderr(io.StringIO()),
-    ):
-        warnings.simplefilter("ignore")
-        yield
-
-
 def run(
-    path: Path | None,
+    path: Path | None = None,
     *,
     seeds: int = 1,
     only: list[str] | None = None,

@@ -166,20 +166,33 @@ def report(
 
 class BenchmarkName(enum.StrEnum):
     posteriordb = "posteriordb"
+    speed = "speed"
 
 
 @app.command()
 def bench(
-    benchmark: Annotated[BenchmarkName, typer.Argument(help="posteriordb: real posteriors with reference draws.")],
+    benchmark: Annotated[
+        BenchmarkName,
+        typer.Argument(help="posteriordb: real posteriors with reference draws. speed: what the default fit promises."),
+    ],
     path: Annotated[
         Path | None, typer.Option(help="posteriordb's folder. [default: BURES_POSTERIORDB in the environment]")
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Repetitions of each cell.")] = 1,
-    only: Annotated[list[str] | None, typer.Option(help="A posterior; may be repeated. [default: all]")] = None,
-    method: Annotated[list[str] | None, typer.Option(help="A method; may be repeated. [default: all]")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Repetitions. [default: 1 for posteriordb, 10 for speed]")] = None,
+    slow_seeds: Annotated[
+        int | None, typer.Option(help="speed: repetitions of what takes minutes each. [default: 1]")
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="A posterior, or a section of speed; may be repeated. [default: all]")
+    ] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="posteriordb: a method; may be repeated. [default: all]")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder that keeps the results.")] = Path("results"),
 ) -> None:
     """Compare the default fit with the paper's methods and other libraries, cell by cell as `bures reproduce` does.
+
+    `speed` has the sections cold, overhead, targets, regression, growth, census9 and census96.
 
     Needs the extras of the libraries compared: BlackJAX, NumPyro and PyMC. Tables, figure and page are in OUT.
     """
@@ -190,8 +203,12 @@ def bench(
 
     _check_folder(out)
     module = load_benchmark(benchmark.value, find_folder())
-    folder = module.run(path, seeds=seeds, only=only, methods=method, out=out, say=typer.echo)
-    typer.echo(f"see {folder / 'tables.md'} and {folder / 'posteriordb.html'}")
+    options = _given(path=path, seeds=seeds, slow_seeds=slow_seeds, only=only or None, methods=method or None)
+    if unknown := set(options) - set(inspect.signature(module.run).parameters):
+        flag = sorted(unknown)[0].replace("methods", "method").replace("_", "-")
+        raise ValueError(f"bench {benchmark.value} takes no --{flag}. Leave it out.")
+    folder = module.run(**options, out=out, say=typer.echo)
+    typer.echo(f"see {folder / 'tables.md'} and {folder / f'{benchmark.value}.html'}")
 
 
 def _find_target(text: str, dim: int | None, data: Path | None) -> tuple[Any, str]:
