@@ -31,7 +31,7 @@ Callback = Callable[[int, Gaussian, dict[str, float]], bool | None]
 _MAX_STEPS = 10_000  # when the number of steps is left to the stopping rule
 _CAPACITY = 100  # steps in one compiled call, at the most
 _RESPONSE = 0.2  # seconds one compiled call should take: how long Ctrl-C and the progress bar may wait
-_DRAWS = 200  # at a step, in few dimensions: steps of few draws, averaged, cost no more than few of many
+_DRAWS = 400  # at a step, in few dimensions: steps of few draws, averaged, cost no more than few of many
 _K, _IW_DIM = 10, 10  # draws in a tuple by default, and the dimension up to which their weights are used as they are
 _START = 2**32 - 1  # folded into the key for the search of a start: no step has this number
 
@@ -246,8 +246,8 @@ def default_estimator(target: Target, objective: AbstractObjective) -> AbstractE
 
 
 def default_tolerance(target: Target) -> float:
-    """0.01 nats, or 0.0005 a dimension where that is more."""
-    return max(0.01, 0.0005 * target.dim)
+    """0.005 nats, or 0.0005 a dimension where that is more."""
+    return max(0.005, 0.0005 * target.dim)
 
 
 def _default_start(key: Key[Array, ""], target: Target) -> Gaussian:

@@ -12,10 +12,11 @@ from bures.laplace import laplace
 from bures.proper import refuse_improper
 from bures.target import Target
 
-_DRAWS = 100
+_DRAWS = 256
 _WIDTHS = (1.0, 3.0, 10.0)  # how much wider than a local candidate to look, in standard deviations
 _MARGIN = 0.1  # nats by which a broad view must be ahead
 _TRIES = 10  # points to try Newton's method from until a mode is found
+_CLIMBS = 2  # of the points of each width
 _CLIMBED_DIM = 30  # up to this dimension, look for further modes: beyond it random points rarely lead to any
 
 
@@ -46,7 +47,8 @@ def find_start(key: Key[Array, ""], target: Target) -> Gaussian:
     modes = [] if first is None else [first]
     if target.dim <= _CLIMBED_DIM:
         for z, values in zip(np.asarray(around.z), np.asarray(around.values), strict=True):
-            _add_mode(modes, target, jnp.asarray(z[np.argmax(values)]))
+            for best in np.argsort(values)[-_CLIMBS:]:
+                _add_mode(modes, target, jnp.asarray(z[best]))
     views = [(mode, _look(jax.random.fold_in(key_look, i), mode, target)) for i, mode in enumerate(modes)]
     if len(modes) > 1:
         together = _mixture(modes, [view.mass for _, view in views])
