@@ -17,6 +17,7 @@ versions and machine, so that a killed run resumes where it was and redrawing ne
 """
 
 import dataclasses
+import functools
 import hashlib
 import importlib.metadata
 import json
@@ -86,6 +87,7 @@ def provenance() -> dict[str, Any]:
     }
 
 
+@functools.cache  # of the code that was loaded, not of what has been committed since
 def _git(*arguments: str) -> str:
     root = Path(__file__).parent.parent
     try:

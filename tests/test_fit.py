@@ -305,7 +305,7 @@ def test_defaults_follow_the_dimension():
     assert default_objective(large) == bures.VRIWAE(K=10, alpha=0.95)
     assert default_estimator(small, bures.IWELBO(K=10)).M == 40
     assert default_estimator(small, bures.ELBO()).M == 400
-    assert default_estimator(large, bures.IWELBO(K=10)).M == 400
+    assert default_estimator(large, bures.IWELBO(K=10)).M == 200
     assert default_tolerance(small) == 0.005 < default_tolerance(large) == 0.1
 
 
