@@ -48,6 +48,7 @@ class Indices(enum.StrEnum):
 
 class Draws(enum.StrEnum):
     iid = "iid"
+    antithetic = "antithetic"
     sobol = "sobol"
 
 
@@ -73,7 +74,7 @@ def fit(
     estimator: Annotated[EstimatorName | None, typer.Option(help="Hessians, gradients only, or plain.")] = None,
     m: Annotated[int | None, typer.Option("--M", "-M", help="Tuples drawn at each step.")] = None,
     indices: Annotated[Indices | None, typer.Option(help="Draws of a tuple that give derivatives.")] = None,
-    draws: Annotated[Draws | None, typer.Option(help="Independent or quasi-random draws.")] = None,
+    draws: Annotated[Draws | None, typer.Option(help="Independent, mirrored or quasi-random draws.")] = None,
     geometry: Annotated[GeometryName | None, typer.Option(help="How a gradient becomes a step.")] = None,
     step_size: Annotated[float | None, typer.Option(help="Needed by every geometry but whitened.")] = None,
     init_mean: Annotated[str | None, typer.Option(help="Start here, e.g. 6,12. [default: Laplace]")] = None,

@@ -1,4 +1,4 @@
-"""Standard normal noise for the estimators: independent, or scrambled Sobol points."""
+"""Standard normal noise for the estimators: independent, antithetic, or scrambled Sobol points."""
 
 import functools
 

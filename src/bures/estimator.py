@@ -80,8 +80,9 @@ class Price(AbstractEstimator):
     - `M`: the number of tuples.
     - `indices`: `"all"` averages over the K exchangeable indices of each tuple; `"last"` is the paper's choice,
         one index a tuple: K times fewer derivatives and several times the variance.
-    - `draws`: `"iid"`, or `"sobol"` for M scrambled Sobol points in K·dim dimensions.
-    - `permutations`: with `indices="all"` and iid draws, how many ways to block the same draws into tuples
+    - `draws`: `"iid"`, `"antithetic"` (tuples and their mirror images), or `"sobol"` for M scrambled Sobol points in
+        K·dim dimensions.
+    - `permutations`: with `indices="all"` and draws other than Sobol, how many ways to block the same draws into tuples
         (an incomplete U-statistic): weight algebra only, no further evaluations of the target.
     """
 
