@@ -1,7 +1,5 @@
 """The files of the benchmark of speed: tables (Markdown, CSV), two figures, and one page that holds them."""
 
-import csv
-import io
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,7 @@ from matplotlib.figure import Figure
 from benchmarks.speed_report import LADDERS, SECTIONS, Check, ladder
 from bures.plot import _styled
 from bures.report import document, figure_of, table_of
-from bures.reproduce import MARKS, _png
+from bures.reproduce import MARKS, _png, comma_separated
 from bures.storage import write_atomically
 from experiments.protocol import Results, Row, Table
 
@@ -33,7 +31,7 @@ def write(results: Results, settings: dict[str, Any], folder: Path) -> None:
     if "growth" in sections:
         figures["growth"] = _png(_styled(plot_growth)(results))
     write_atomically(folder / "tables.md", markdown(tables, list(figures)).encode())
-    write_atomically(folder / "tables.csv", comma_separated(tables).encode())
+    write_atomically(folder / "tables.csv", comma_separated(tables, "criterion", "holds").encode())
     for name, content in figures.items():
         write_atomically(folder / f"{name}.png", content)
     body = [f"<h1>{TITLE}</h1>", f'<p class="question">{QUESTION}</p>', f"<p>{verdict(tables)}</p>"]
@@ -60,17 +58,6 @@ def markdown(tables: list[Table], figures: list[str]) -> str:
         lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in _cells(row)) + " |" for row in table.rows]
         lines += ["", table.note, ""]
     return "\n".join(lines)
-
-
-def comma_separated(tables: list[Table]) -> str:
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(("table", "row", "criterion", "measured", "holds", "note"))
-    for table in tables:
-        for row in table.rows:
-            holds = {True: "yes", False: "no", None: ""}[row.agrees]
-            writer.writerow((table.title, row.label, row.paper, row.measured, holds, row.note))
-    return buffer.getvalue()
 
 
 def plot_checks(checks: dict[str, list[Check]]) -> Figure:

@@ -25,7 +25,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 
 
 @pytest.mark.parametrize("name", PRESENT)
-def test_a_tiny_version_runs(name, tmp_path):
+def test_a_tiny_version_runs_once(name, tmp_path, monkeypatch):
     module = load_experiment(name, FOLDER)
     shown = run_experiment(name, module, module.tiny(), "quick", tmp_path)
     assert shown.done == shown.total > 0
@@ -37,6 +37,10 @@ def test_a_tiny_version_runs(name, tmp_path):
             assert row.label and row.measured and row.agrees in (True, False, None)
     files = {path.name for path in shown.folder.iterdir()}
     assert {"settings.json", "tables.md", "tables.csv", *(f"{figure}.png" for figure in shown.figures)} <= files
+
+    monkeypatch.setattr(module, "run", lambda parameters: pytest.fail("a kept cell was run again"))
+    results = protocol.run_cells(module, protocol.Store(tmp_path, name, "quick"), module.tiny())
+    assert module.tables(results, json.loads(json.dumps(module.tiny()))) == list(shown.tables)
 
 
 def test_tables_and_figures_are_drawn_again_without_rerunning(tmp_path, monkeypatch):

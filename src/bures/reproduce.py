@@ -216,7 +216,7 @@ def _png(figure: Any) -> bytes:
 
 def _write(shown: Shown) -> None:
     write_atomically(shown.folder / "tables.md", _markdown(shown).encode())
-    write_atomically(shown.folder / "tables.csv", _csv(shown.tables).encode())
+    write_atomically(shown.folder / "tables.csv", comma_separated(shown.tables).encode())
     for name, content in shown.figures.items():
         write_atomically(shown.folder / f"{name}.png", content)
 
@@ -234,14 +234,15 @@ def _markdown(shown: Shown) -> str:
     return "\n".join([*lines, shown.reading, ""])
 
 
-def _csv(tables: list[Any]) -> str:
+def comma_separated(tables: list[Any], expected: str = "paper", verdict: str = "agrees") -> str:
+    """The rows of all tables; `expected` and `verdict` head the columns of what was to be met and whether it was."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(("table", "row", "paper", "measured", "agrees", "note"))
+    writer.writerow(("table", "row", expected, "measured", verdict, "note"))
     for table in tables:
         for row in table.rows:
-            verdict = {True: "yes", False: "no", None: ""}[row.agrees]
-            writer.writerow((table.title, row.label, row.paper, row.measured, verdict, row.note))
+            met = {True: "yes", False: "no", None: ""}[row.agrees]
+            writer.writerow((table.title, row.label, row.paper, row.measured, met, row.note))
     return buffer.getvalue()
 
 
