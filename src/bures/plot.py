@@ -18,7 +18,7 @@ from jaxtyping import Array, Key
 from matplotlib import rcsetup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 from scipy import ndimage, stats
 
 from bures import diagnostics
@@ -169,6 +169,10 @@ def weights_tail(fit: Fit, key: Key[Array, ""], num_samples: int = 10_000, ax: A
     kept = tail < np.max(centred)  # smoothed weights are cut off at the largest; the distribution is not
     ax.plot(np.exp(tail[kept]), shares[kept], color=_ACCENT, label="fitted generalised Pareto")
     ax.legend(loc="lower left")
+    if np.ptp(shown) < math.log(10):  # within a decade every minor tick would have a label: take few, written plainly
+        ax.xaxis.set_major_locator(MaxNLocator(4))
+        ax.xaxis.set_major_formatter("{x:g}")
+        ax.xaxis.set_minor_locator(NullLocator())
     return ax
 
 
