@@ -55,18 +55,20 @@ class Reference:
 
 
 class Posterior:
-    """A posterior of posteriordb: its density as a `Target`, and its reference draws.
+    """A posterior of posteriordb: its density as a `Target`, its data and its reference draws.
 
     - `target` is on Stan's unconstrained scale; its `constrain` gives the variables the reference holds.
+    - `data` are those of its Stan program, by the names there.
     - `reference.draws` are by the reference's own names, `beta[1]` say, (chains, draws) each;
         `reference.variables` are the same as arrays by variable, (chains, draws, ...);
         `reference.unconstrained` is the same on the scale of the target, (chains · draws, dim).
     """
 
-    def __init__(self, name: str, density: Density, chains: list[dict[str, list[float]]]):
+    def __init__(self, name: str, data: dict[str, Any], chains: list[dict[str, list[float]]]):
+        density = BUILDERS[name](data)
         plain = Target.from_variables(density, density.variables())
         constrain = _Described(plain.constrain, density)
-        self.name = name
+        self.name, self.data = name, data
         self.target = Target(plain.log_density, plain.dim, names=plain.names, constrain=constrain)
         self.reference = Reference(chains, density)
 
@@ -111,7 +113,7 @@ def load(name: str, path: str | os.PathLike | None = None) -> Posterior:
             f"The data or the draws of {name} in {str(folder)!r} are not those this density was written for (their "
             "SHA-256 differs). Use posteriordb as it is at commit 28f8d3d."
         )
-    return Posterior(name, BUILDERS[name](json.loads(data)), json.loads(draws))
+    return Posterior(name, json.loads(data), json.loads(draws))
 
 
 def fingerprint(data: bytes, draws: bytes) -> str:
