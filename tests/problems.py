@@ -1,13 +1,22 @@
 """Targets with known answers, and the few helpers that several test files share."""
 
+import os
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import bures
 
 FLOATS = (jnp.float32, jnp.float64)
+
+# BridgeStan without its sources would try to download them.
+needs_stan = pytest.mark.skipif("BRIDGESTAN" not in os.environ, reason="BRIDGESTAN is not set")
+needs_posteriordb = pytest.mark.skipif(
+    not os.environ.get("BURES_POSTERIORDB"), reason="BURES_POSTERIORDB does not say where posteriordb is"
+)
 
 
 class GaussianDensity(eqx.Module):
@@ -90,6 +99,12 @@ def run_steps(key, q, target, method, num_steps):
         return bures.step(jax.random.fold_in(key, t), state, target, **method)
 
     return jax.lax.scan(body, bures.init(target, init=q, **method), jnp.arange(num_steps))
+
+
+def columns(target, formula):
+    """Where the coordinates of a JAX target are in one of a front-end."""
+    names = [name.replace("_log__", "") for name in target.names]  # PyMC names the logarithm
+    return np.array([names.index(name) for name in formula.names])
 
 
 def quick_jit(function):

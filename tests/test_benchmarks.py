@@ -1,7 +1,6 @@
 """The benchmarks: peers that are what they claim to be, cells that are kept, failures that are told."""
 
 import csv
-import os
 import warnings
 
 import jax
@@ -11,10 +10,8 @@ import pytest
 
 import bures
 from benchmarks import peers, posteriordb as benchmark, speed, speed_alone, speed_cells, speed_page, speed_report
+from tests.problems import needs_posteriordb
 
-needs_draws = pytest.mark.skipif(
-    not os.environ.get("BURES_POSTERIORDB"), reason="BURES_POSTERIORDB does not say where posteriordb is"
-)
 MEAN, PRECISION = np.array([3.0, -1.0]), np.array([4.0, 1.0])
 
 
@@ -42,7 +39,7 @@ def test_variational_peers_find_a_gaussian(prepare):
     np.testing.assert_allclose(q.covariance, [[0.5, 0.5], [0.5, 1.0]], atol=0.25)
 
 
-@needs_draws
+@needs_posteriordb
 def test_cells_are_kept_and_tables_written(tmp_path, monkeypatch):
     def failing(target, settings):
         raise RuntimeError("no such luck")
@@ -68,7 +65,7 @@ def test_cells_are_kept_and_tables_written(tmp_path, monkeypatch):
     assert len(said) == 3
 
 
-@needs_draws
+@needs_posteriordb
 @pytest.mark.parametrize(
     ("option", "message"), [("only", "--only must be one of"), ("methods", "--method must be one")]
 )

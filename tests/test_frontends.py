@@ -23,15 +23,13 @@ from bures.cli import _find_target
 from bures.frontends import from_numpyro, from_pymc, from_stan
 from bures.support import Positive
 from bures.target import Target
+from tests.problems import columns, needs_stan
 
 STAN = Path(__file__).parent / "stan"
 Y = np.array([28.0, 8, -3, 7, -1, 1, 18, 12])
 SIGMA = np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
 SCHOOLS = {"J": 8, "y": Y, "sigma": SIGMA}
 TROUBLE = {"rejects": 0, "flat": 0, "N": 4, "x": [-2.0, -1.0, 1.0, 2.0], "y": [0, 1, 0, 1]}
-
-# BridgeStan without its sources would try to download them.
-needs_stan = pytest.mark.skipif("BRIDGESTAN" not in os.environ, reason="BRIDGESTAN is not set")
 
 
 def numpyro_schools(sigma, y=None):
@@ -80,16 +78,10 @@ def numpyro_fit(targets):
     return bures.fit(targets["numpyro"], key=jax.random.key(0))
 
 
-def columns(target):
-    """Where the coordinates of the JAX target are in another one."""
-    names = [name.replace("_log__", "") for name in target.names]
-    return np.array([names.index(name) for name in jax_schools().names])
-
-
 @pytest.mark.parametrize("name", EACH)
 def test_front_ends_agree_with_the_formula(name, targets, key):
     target, formula = targets[name], jax_schools()
-    order = columns(target)
+    order = columns(target, formula)
     u = jax.random.normal(key, (20, 10))
     z = jnp.zeros_like(u).at[:, order].set(u)
     value, score = eqx.filter_jit(Target.value_and_score)(target, z)

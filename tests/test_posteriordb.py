@@ -1,7 +1,6 @@
 """The posteriors of posteriordb: the right densities, by the score over reference draws, and clear errors."""
 
 import functools
-import os
 import shutil
 import zipfile
 from pathlib import Path
@@ -13,13 +12,12 @@ import pytest
 from scipy import stats
 
 from bures import posteriordb
+from tests.problems import needs_posteriordb
 
-PATH = os.environ.get("BURES_POSTERIORDB")
-needs_draws = pytest.mark.skipif(not PATH, reason="BURES_POSTERIORDB does not say where posteriordb is")
 load = functools.cache(posteriordb.load)
 
 
-@needs_draws
+@needs_posteriordb
 @pytest.mark.parametrize("name", posteriordb.names())
 def test_mean_score_over_the_reference_draws_is_zero(name):
     posterior = load(name)
@@ -36,7 +34,7 @@ def test_mean_score_over_the_reference_draws_is_zero(name):
     assert stats.f.sf(statistic, dim, count - dim) > 1e-4
 
 
-@needs_draws
+@needs_posteriordb
 @pytest.mark.parametrize("name", posteriordb.names())
 def test_the_way_to_the_unconstrained_scale_and_back(name):
     posterior = load(name)
@@ -48,7 +46,7 @@ def test_the_way_to_the_unconstrained_scale_and_back(name):
         np.testing.assert_allclose(back[each], draws.ravel(), rtol=1e-6, atol=1e-7)
 
 
-@needs_draws
+@needs_posteriordb
 @pytest.mark.parametrize("name", posteriordb.names())
 def test_curvature_is_finite_where_the_draws_are(name):
     posterior = load(name)
@@ -58,10 +56,10 @@ def test_curvature_is_finite_where_the_draws_are(name):
     np.testing.assert_allclose(hessian, hessian.T, rtol=1e-6, atol=1e-6 * np.abs(hessian).max())
 
 
-@needs_draws
+@needs_posteriordb
 def test_an_altered_file_is_refused(tmp_path):
     name = "kidiq-kidscore_momiq"
-    copy = Path(shutil.copytree(PATH, tmp_path / "copy", copy_function=shutil.copyfile))
+    copy = Path(shutil.copytree(posteriordb.find_path(), tmp_path / "copy", copy_function=shutil.copyfile))
     for folder in (copy, *(path for path in copy.rglob("*") if path.is_dir())):
         folder.chmod(0o755)
     data = copy / "posterior_database" / "data" / "data" / "kidiq.json.zip"
