@@ -28,21 +28,26 @@ def read_data(data: Any) -> str | None:
     return Path(data).read_text()
 
 
-def compile_program(program: Any, *, make_args: Sequence[str] = (), stanc_args: Sequence[str] = ()) -> Path:
-    """The shared library of a program, kept in a cache folder under a digest of all that it depends on.
+def find_library(program: Any, *, make_args: Sequence[str] = (), stanc_args: Sequence[str] = ()) -> Path:
+    """Where the shared library of a program is once it is compiled: under a digest of all that it depends on.
 
     Each program has a file of its own, because a library that is already loaded cannot be loaded anew.
     """
     bridgestan = import_extra("bridgestan", "stan")
-    text = _read_program(program)
     home = os.path.realpath(bridgestan.compile.get_bridgestan_path())
-    digest = hashlib.sha256(json.dumps([text, *make_args, *stanc_args, bridgestan.__version__, home]).encode())
-    library = _cache() / f"{digest.hexdigest()[:20]}.so"
+    parts = [_read_program(program), *make_args, *stanc_args, bridgestan.__version__, home]
+    return _cache() / f"{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:20]}.so"
+
+
+def compile_program(program: Any, *, make_args: Sequence[str] = (), stanc_args: Sequence[str] = ()) -> Path:
+    """The shared library of a program, compiled unless it is in the cache folder."""
+    bridgestan = import_extra("bridgestan", "stan")
+    library = find_library(program, make_args=make_args, stanc_args=stanc_args)
     if not library.is_file():
         library.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=library.parent) as folder:
             source = Path(folder) / "model.stan"
-            source.write_text(text)
+            source.write_text(_read_program(program))
             arguments = ["STAN_THREADS=True", *make_args]
             try:
                 made = bridgestan.compile_model(source, make_args=arguments, stanc_args=list(stanc_args))
