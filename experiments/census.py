@@ -8,19 +8,15 @@ enter the likelihood through Xᵀy alone.
 """
 
 import functools
-from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import bures
 from bures.reference import Chains, random_walk_metropolis
-from bures.target import sum_in_blocks
 from experiments.protocol import METHODS, Results, Row, Table, make_method, mean_and_spread, select, within_spread
 
 TITLE = "Census, d = 9: a real posterior"
@@ -79,83 +75,16 @@ def cells(settings: dict) -> dict[str, dict]:
 def run(parameters: dict) -> dict:
     X, y, names = _data(parameters["every"])
     if parameters["method"] == "MCMC":
-        return _run_chains(collapsed_regression(X, y, names=names), X, y, parameters)
-    return run_method(collapsed_regression(X, y, names=names), parameters)
+        return _run_chains(regression(X, y, names=names), X, y, parameters)
+    return run_method(regression(X, y, names=names), parameters)
 
 
 # ---- The target and one fit, also for census_full --------------------------------------------------------------------
 
 
-class CollapsedRegression(eqx.Module):
-    """Logistic regression on the distinct rows of a design, each with its count.
-
-    The arrays with a row for each observation are of the dtype of X. If that is float32 the density is exactly that
-    of the rounded design at the rounded point, and all sums are still taken in the dtype of z.
-    """
-
-    X: Float[Array, "n dim"]
-    repeats: Float[Array, " n"]
-    counts: Float[Array, " dim"]  # Xᵀ y over all observations: all that the labels contribute
-    prior_variance: Float[Array, ""]
-
-    @property
-    def width(self) -> int:
-        """What decides how many points make a block: the rows, or an eighth of them where the columns are many."""
-        return self.X.shape[0] // (8 if self.X.shape[1] > 50 else 1)
-
-    def __call__(self, z: Float[Array, " dim"]) -> Float[Array, ""]:
-        rounded = z.astype(self.X.dtype)
-        loss = jnp.sum(self.repeats * _softplus(self.X @ rounded), dtype=z.dtype)
-        prior = -jnp.sum(z**2) / (2 * self.prior_variance) - z.size * jnp.log(2 * jnp.pi * self.prior_variance) / 2
-        return self.counts @ rounded.astype(z.dtype) - loss + prior
-
-    def weighted_hessian(
-        self, weights: Float[Array, " points"], z: Float[Array, "points dim"]
-    ) -> Float[Array, "dim dim"]:
-        dtype = self.X.dtype
-
-        def block(weights, z):
-            p = jax.nn.sigmoid(z @ self.X.T)
-            return weights @ (p * (1 - p))
-
-        curvature = self.repeats * sum_in_blocks(block, weights.astype(dtype), z.astype(dtype), self.width)
-        prior = jnp.sum(weights) / self.prior_variance * jnp.eye(z.shape[1], dtype=z.dtype)
-        return -((self.X.T * curvature) @ self.X).astype(z.dtype) - prior
-
-
-class _LargeBlocks(bures.Target):
-    """A target evaluated in larger blocks where there are many columns: a product of few rows is a slow product."""
-
-    def __init__(self, log_density: CollapsedRegression, dim: int, **options: Any):
-        super().__init__(log_density, dim, **options)
-        self.width = log_density.width
-
-
-@jax.custom_jvp
-def _softplus(x: Float[Array, "*n"]) -> Float[Array, "*n"]:
-    return jnp.maximum(x, 0) + jnp.log1p(jnp.exp(-jnp.abs(x)))
-
-
-@_softplus.defjvp
-def _softplus_jvp(primals, tangents):
-    (x,), (dx,) = primals, tangents
-    small = jnp.exp(-jnp.abs(x))  # the exponential of the softplus, which the compiler then takes once
-    return _softplus(x), jnp.where(x > 0, 1, small) / (1 + small) * dx
-
-
-def collapsed_regression(
-    X: np.ndarray, y: np.ndarray, *, names: tuple[str, ...], dtype: str = "float64"
-) -> bures.Target:
-    """`bures.models.logistic_regression(X, y)`, evaluated on the distinct rows of X."""
-    X = X.astype(dtype)
-    counts = X.astype(np.float64).T @ y
-    rows, repeats = np.unique(X, axis=0, return_counts=True)
-    if len(rows) > 0.9 * len(X):  # not worth another order of the rows
-        rows, repeats = X, np.ones(len(X))
-    regression = CollapsedRegression(
-        jnp.asarray(rows), jnp.asarray(repeats, dtype), jnp.asarray(counts), jnp.asarray(PRIOR_VARIANCE)
-    )
-    return _LargeBlocks(regression, X.shape[1], names=names)
+def regression(X: np.ndarray, y: np.ndarray, *, names: tuple[str, ...], dtype: str = "float64") -> bures.Target:
+    """The posterior. In float32 the arrays with a row for each observation are rounded; sums of them are not."""
+    return bures.models.logistic_regression(X.astype(dtype), y, PRIOR_VARIANCE, names=names)
 
 
 def scaled_step_size(method: str, step_size: float, every: int) -> float:

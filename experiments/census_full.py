@@ -26,9 +26,9 @@ from scipy.linalg import qr
 import bures
 from experiments.census import (
     COLOURS,
-    collapsed_regression,
     gaussian,
     plot_progress,
+    regression,
     run_method,
     scaled_step_size,
     values,
@@ -82,7 +82,7 @@ def cells(settings: dict) -> dict[str, dict]:
 def run(parameters: dict) -> dict:
     X, y, names = design_matrix(parameters["design"], parameters["every"])
     exact, reference = _posterior(parameters["design"], parameters["every"])
-    fast = collapsed_regression(X, y, names=names, dtype="float32")
+    fast = regression(X, y, names=names, dtype="float32")
     if parameters["method"] == "Laplace":
         return _describe(reference, X, exact, fast)
     result = run_method(fast, parameters, exact)

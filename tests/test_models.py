@@ -130,3 +130,31 @@ def test_logistic_regression_is_stable_far_out(dtype):
     assert np.all(np.isfinite(value))
     assert np.all(np.isfinite(score))
     assert np.all(np.isfinite(target.weighted_hessian(jnp.ones(1, dtype), z[None])))
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("repeated", [False, True], ids=["distinct", "repeated"])
+@pytest.mark.parametrize("points", [3, 40])
+def test_logistic_regression_in_blocks_is_the_sum_over_rows(points, repeated, dtype, monkeypatch, key):
+    monkeypatch.setattr(models, "_POINTS", 16)
+    monkeypatch.setattr(models, "_ROWS", 8)
+    X, y = regression_data(n=50, dim=3)
+    if repeated:
+        X, y = np.concatenate([X, X[:30], X[:10]]), np.concatenate([y, 1 - y[:30], y[:10]])
+    target = models.logistic_regression(jnp.asarray(X, dtype), y)
+    assert target.log_density.X.shape[0] == 50
+    z = jax.random.normal(key, (points, 3))
+    rounded, weights = jnp.asarray(X, dtype).astype(float), jnp.linspace(-1, 1, points)
+
+    def log_density(z):
+        logits = rounded @ z.astype(dtype).astype(z.dtype)
+        return y @ logits - jnp.sum(jax.nn.softplus(logits)) + jnp.sum(jax.scipy.stats.norm.logpdf(z, scale=10**0.5))
+
+    tolerance = {"rtol": 1e-5 if dtype == jnp.float32 else 1e-12, "atol": 1e-4 if dtype == jnp.float32 else 1e-12}
+    values, scores = jax.vmap(jax.value_and_grad(log_density))(z)
+    np.testing.assert_allclose(target.value(z), values, **tolerance)
+    np.testing.assert_allclose(jax.vmap(target.log_density)(z), values, **tolerance)
+    for found, expected in zip(target.value_and_score(z), (values, scores), strict=True):
+        np.testing.assert_allclose(found, expected, **tolerance)
+    hessian = jnp.tensordot(weights, jax.vmap(jax.hessian(log_density))(z), 1)
+    np.testing.assert_allclose(target.weighted_hessian(weights, z), hessian, **tolerance)

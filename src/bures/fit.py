@@ -23,7 +23,7 @@ from bures.geometry import AbstractGeometry, Whitened
 from bures.loop import Carry, Method, State, Trace, advance, init as init_state
 from bures.objective import IWELBO, VRIWAE, AbstractObjective
 from bures.outcome import Outcome, has_converged, has_diverged
-from bures.start import find_start
+from bures.start import Start, find_start
 from bures.target import Target, as_target
 
 Callback = Callable[[int, Gaussian, dict[str, float]], bool | None]
@@ -32,6 +32,7 @@ _MAX_STEPS = 10_000  # when the number of steps is left to the stopping rule
 _CAPACITY = 100  # steps in one compiled call, at the most
 _RESPONSE = 0.2  # seconds one compiled call should take: how long Ctrl-C and the progress bar may wait
 _DRAWS = 400  # at a step, in few dimensions: steps of few draws, averaged, cost no more than few of many
+_FEW_DRAWS = 100  # at a step, from a start that is nearly exact
 _K, _IW_DIM = 10, 10  # draws in a tuple by default, and the dimension up to which their weights are used as they are
 _START = 2**32 - 1  # folded into the key for the search of a start: no step has this number
 
@@ -201,11 +202,8 @@ def fit(
     target = as_target(target, dim)
     check_key(key)
     objective = default_objective(target) if objective is None else objective
-    method = Method(
-        objective,
-        default_estimator(target, objective) if estimator is None else estimator,
-        Whitened() if geometry is None else geometry,
-    )
+    geometry = Whitened() if geometry is None else geometry
+    method = Method(objective, default_estimator(target, objective) if estimator is None else estimator, geometry)
     if num_steps is not None:
         check_positive_integer("num_steps", num_steps, "Leave it out to stop by itself.")
     if tolerance is not None:
@@ -214,7 +212,10 @@ def fit(
         tolerance = default_tolerance(target)
     if callback is not None and not callable(callback):
         raise fail("callback", "a function (step, approximation, info)", callback, "Leave it out if not needed.")
-    q = init if init is not None else _default_start(key, target)
+    begin = Start(init, math.inf) if init is not None else _default_start(key, target)
+    q = begin.approximation
+    if estimator is None:
+        method = Method(objective, default_estimator(target, objective, begin.variance), geometry)
     state = init_state(target, init=q, objective=method.objective, estimator=method.estimator, geometry=method.geometry)
     start = Fit(
         q, _no_trace(q.mean.dtype), ((0, q),), target, method, key, Carry.start(state, method), Outcome.MAX_STEPS.value
@@ -235,13 +236,17 @@ def default_objective(target: Target) -> AbstractObjective:
     return IWELBO(_K) if target.dim <= _IW_DIM else VRIWAE(_K, 1 - _IW_DIM / target.dim)
 
 
-def default_estimator(target: Target, objective: AbstractObjective) -> AbstractEstimator:
+def default_estimator(target: Target, objective: AbstractObjective, variance: float = math.inf) -> AbstractEstimator:
     """Gradients alone, from enough antithetic draws, in several blockings, to tell d × d numbers from noise.
+
+    Where the log weights of the start have so small a `variance` that a gradient has hardly any noise, few draws do.
 
     Hessians did not pay in any trial: near a Gaussian both ways are free of noise at the optimum, and far from one the
     Hessians of a few draws, weighted, are noisier than Stein's lemma; see the page on choosing a method.
     """
-    M = math.ceil(max(_DRAWS, 10 * target.dim) / objective.K)
+    # By Stein's lemma the noise of S is about d times the variance over the number of draws.
+    draws = _FEW_DRAWS if target.dim * variance < 1 else _DRAWS
+    M = math.ceil(max(draws, 10 * target.dim) / objective.K)
     return Stein(M=M, draws="antithetic", permutations=min(8, M) if objective.K > 1 else 1)
 
 
@@ -250,10 +255,10 @@ def default_tolerance(target: Target) -> float:
     return max(0.005, 0.0005 * target.dim)
 
 
-def _default_start(key: Key[Array, ""], target: Target) -> Gaussian:
+def _default_start(key: Key[Array, ""], target: Target) -> Start:
     """A start found by looking at the target; under JAX transformations, where one cannot look, N(0, I)."""
     if is_traced(key, target):
-        return Gaussian.standard(target.dim)
+        return Start(Gaussian.standard(target.dim), math.inf)
     return find_start(jax.random.fold_in(key, _START), target)
 
 

@@ -4,6 +4,7 @@ Each is an `equinox.Module` that holds its data as arrays, so that targets of on
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -13,11 +14,12 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from bures import datasets
-from bures.check import check_floating, check_positive_integer, check_real, fail
-from bures.target import Target, sum_in_blocks
+from bures.check import check_floating, check_positive_integer, check_real, fail, is_traced
+from bures.target import Target, map_in_blocks, sum_in_blocks
 
 _LOG_2PI = math.log(2 * math.pi)
 _DIM_REMEDY = "It is the dimension of the target."
+_POINTS, _ROWS = 512, 256  # of a regression, in a block
 
 
 class _Mixture(eqx.Module):
@@ -199,27 +201,104 @@ def _softplus_jvp(primals, tangents):
 
 
 class _LogisticRegression(eqx.Module):
-    """log p(y, z) with z ~ N(0, prior_variance I); its Hessian is one Xᵀ D X whatever the number of points."""
+    """log p(y, z) with z ~ N(0, prior_variance I), from the distinct rows of the design and how often each occurs.
+
+    Many points are evaluated on blocks of rows that stay in the cache. The Hessian is one Xᵀ D X whatever the number
+    of points. If X is of a lower precision than z, the density is that of the rounded point, and sums over blocks are
+    taken in the precision of z.
+    """
 
     X: Float[Array, "n dim"]
-    counts: Float[Array, " dim"]  # Xᵀ y: all that the labels contribute
+    repeats: Float[Array, " n"]
+    counts: Float[Array, " dim"]  # Xᵀ y over all observations: all that the labels contribute
     prior_variance: Float[Array, ""]
 
     def __call__(self, z: Float[Array, " dim"]) -> Float[Array, ""]:
-        likelihood = self.counts @ z - jnp.sum(softplus(self.X @ z))
-        prior = -jnp.sum(z**2) / (2 * self.prior_variance) - z.size * jnp.log(2 * jnp.pi * self.prior_variance) / 2
-        return likelihood + prior
+        rounded = z.astype(self.X.dtype)
+        loss = jnp.sum(self.repeats * softplus(self.X @ rounded), dtype=z.dtype)
+        return self.counts @ rounded.astype(z.dtype) - loss + self._log_prior(z)
+
+    def values(self, z: Float[Array, "points dim"]) -> Float[Array, " points"]:
+        def block(z):
+            rounded = z.astype(self.X.dtype)
+
+            def loss(X, repeats):
+                return jnp.sum(softplus(rounded @ X.T) * repeats, axis=1)
+
+            linear = rounded.astype(z.dtype) @ self.counts
+            return linear - self._sum_over_rows(loss, z) + jax.vmap(self._log_prior)(z)
+
+        return map_in_blocks(block, z, _POINTS)
+
+    def values_and_scores(
+        self, z: Float[Array, "points dim"]
+    ) -> tuple[Float[Array, " points"], Float[Array, "points dim"]]:
+        def block(z):
+            rounded = z.astype(self.X.dtype)
+
+            def loss_and_slope(X, repeats):
+                x = rounded @ X.T
+                return jnp.sum(softplus(x) * repeats, axis=1), _sigmoid(x) @ (X * repeats[:, None])
+
+            loss, slope = self._sum_over_rows(loss_and_slope, z)
+            linear = rounded.astype(z.dtype) @ self.counts
+            values = linear - loss + jax.vmap(self._log_prior)(z)
+            return values, self.counts - slope - z / self.prior_variance
+
+        return map_in_blocks(block, z, _POINTS)
 
     def weighted_hessian(
         self, weights: Float[Array, " points"], z: Float[Array, "points dim"]
     ) -> Float[Array, "dim dim"]:
         def block(weights, z):
-            p = _sigmoid(z @ self.X.T)
-            return weights @ (p * (1 - p))
+            rounded = z.astype(self.X.dtype)
 
-        curvature = sum_in_blocks(block, weights, z, self.X.shape[0])
+            def curvature(X, repeats):
+                p = _sigmoid(rounded @ X.T)
+                return (X.T * (repeats * (weights.astype(X.dtype) @ (p * (1 - p))))) @ X
+
+            return self._sum_over_rows(curvature, z)
+
         prior = jnp.sum(weights) / self.prior_variance * jnp.eye(z.shape[1], dtype=z.dtype)
-        return -(self.X.T * curvature) @ self.X - prior
+        return -sum_in_blocks(block, weights, z, _POINTS) - prior
+
+    def _log_prior(self, z: Float[Array, " dim"]) -> Float[Array, ""]:
+        return -jnp.sum(z**2) / (2 * self.prior_variance) - z.size * jnp.log(2 * jnp.pi * self.prior_variance) / 2
+
+    def _sum_over_rows(self, function: Callable[[Array, Array], Any], z: Float[Array, "points dim"]) -> Any:
+        """The sum of `function(X, repeats)` over blocks of rows, as many as go with these points into the cache."""
+        n = self.X.shape[0]
+        size = min(n, max(_ROWS, _POINTS * _ROWS // z.shape[0]))
+
+        def add(total, X, repeats):
+            return jax.tree.map(lambda x, part: x + part.astype(z.dtype), total, function(X, repeats))
+
+        def step(i, total):
+            rows = (jax.lax.dynamic_slice_in_dim(x, i * size, size) for x in (self.X, self.repeats))
+            return add(total, *rows)
+
+        shapes = jax.eval_shape(function, self.X[:1], self.repeats[:1])
+        total = jax.tree.map(lambda x: jnp.zeros(x.shape, z.dtype), shapes)
+        whole = n // size
+        if whole == 1:
+            total = add(total, self.X[:size], self.repeats[:size])
+        else:
+            total = jax.lax.fori_loop(0, whole, step, total)
+        return add(total, self.X[whole * size :], self.repeats[whole * size :]) if n % size else total
+
+
+def _distinct_rows(X: Float[Array, "n dim"]) -> tuple[Array, Array]:
+    """The distinct rows of a design and how often each occurs; all rows, if few are repeated or they are far away."""
+    every = X, jnp.ones(X.shape[0], X.dtype)
+    if is_traced(X) or len(X.devices()) > 1:
+        return every
+    host = np.asarray(X)
+    # One number for each row, the same for the same row, tells quickly whether to look further.
+    digest = np.sum(host * np.random.default_rng(0).standard_normal(host.shape[1]), axis=1)
+    if np.unique(digest).size > 0.9 * host.shape[0]:
+        return every
+    rows, repeats = np.unique(host, axis=0, return_counts=True)
+    return jnp.asarray(rows), jnp.asarray(repeats, X.dtype)
 
 
 def logistic_regression(X: Any, y: Any, prior_variance: float = 10.0, *, names: Any = None) -> Target:
@@ -241,8 +320,9 @@ def logistic_regression(X: Any, y: Any, prior_variance: float = 10.0, *, names: 
     if not bool(jnp.all((y == 0) | (y == 1))):
         raise fail("y", "zeros and ones", y, "Encode the two classes as 0 and 1.")
     variance = check_real("prior_variance", prior_variance, 0, 1e300, "For example 10.0.", open_low=True)
-    counts = X.T @ y.astype(X.dtype)
-    density = _LogisticRegression(X, counts, jnp.asarray(variance, X.dtype))
+    precision = jnp.zeros(()).dtype  # the present one of JAX, which may be higher than that of the data
+    counts = X.T.astype(precision) @ y.astype(precision)
+    density = _LogisticRegression(*_distinct_rows(X), counts, jnp.asarray(variance, precision))
     return Target(density, X.shape[1], names=names)
 
 

@@ -14,8 +14,8 @@ from jaxtyping import Array, Float, Key
 from bures.check import check_floating, check_positive_integer, fail
 from bures.support import Real
 
-# Arrays of a block are kept to about this many elements, 8 to 16 MB: a shared cache holds them, products are long.
-_BLOCK_ELEMENTS = 2**21
+# Arrays of a block are kept to about this many elements, 4 MB: a shared cache holds them, products are long.
+_BLOCK_ELEMENTS = 2**19
 
 LogDensity = Callable[[Float[Array, " dim"]], Float[Array, ""]]
 
@@ -48,7 +48,9 @@ class Target(eqx.Module):
     **Arguments:**
 
     - `log_density`: any JAX function `(dim,) -> scalar`. If it is itself a pytree (say an `equinox.Module` that
-        holds data), the data are traced, so that targets of one shape share one compilation.
+        holds data), the data are traced, so that targets of one shape share one compilation. If it has methods
+        `values` and `values_and_scores`, from points (n, dim) to log p (n,) and ∇log p (n, dim), these are used in the
+        place of `vmap` and automatic differentiation.
     - `dim`: the dimension.
     - `names`: names of the `dim` coordinates, for tables and plots.
     - `constrain`: the way back from a point of R^dim to the model's own, named and constrained variables.
@@ -129,12 +131,19 @@ class Target(eqx.Module):
 
     def value(self, z: Float[Array, "n dim"]) -> Float[Array, " n"]:
         """log p at each row of `z`, in the dtype of `z`."""
-        return map_in_blocks(self.log_density, z, self.width).astype(z.dtype)
+        fast = getattr(self.log_density, "values", None)
+        values = fast(z) if fast else map_in_blocks(jax.vmap(self.log_density), z, _BLOCK_ELEMENTS // self.width)
+        return values.astype(z.dtype)
 
     def value_and_score(self, z: Float[Array, "n dim"]) -> tuple[Float[Array, " n"], Float[Array, "n dim"]]:
         """log p and ∇log p at each row of `z`."""
-        value, score = map_in_blocks(jax.value_and_grad(self.log_density), z, self.width)
-        return value.astype(z.dtype), score
+        fast = getattr(self.log_density, "values_and_scores", None)
+        if fast:
+            values, scores = fast(z)
+        else:
+            one = jax.value_and_grad(self.log_density)
+            values, scores = map_in_blocks(jax.vmap(one), z, _BLOCK_ELEMENTS // self.width)
+        return values.astype(z.dtype), scores.astype(z.dtype)
 
     def weighted_hessian(self, weights: Float[Array, " n"], z: Float[Array, "n dim"]) -> Float[Array, "dim dim"]:
         """Σᵢ wᵢ ∇²log p(zᵢ): the only way the estimators use second derivatives."""
@@ -149,7 +158,7 @@ class Target(eqx.Module):
 
             return jax.hessian(shifted)(jnp.zeros_like(z[0]))
 
-        return sum_in_blocks(block, weights, z, self.width * self.dim).astype(z.dtype)
+        return sum_in_blocks(block, weights, z, _BLOCK_ELEMENTS // (self.width * self.dim)).astype(z.dtype)
 
 
 def as_target(target: Any, dim: int | None) -> Target:
@@ -179,26 +188,26 @@ def _check_names(names: Sequence[str] | None, dim: int) -> tuple[str, ...]:
     return names
 
 
-def map_in_blocks(function: Callable, z: Float[Array, "n dim"], width: int) -> Any:
-    """`vmap` over the rows of `z`, in blocks whose largest array (rows x `width`) stays in the cache.
+def map_in_blocks(function: Callable, z: Float[Array, "n dim"], size: int) -> Any:
+    """A function of many points, applied to at most `size` of them at a time.
 
-    This bounds memory too: by the block, not by the number of rows.
+    Blocks whose arrays stay in the cache are faster than all points at once, and bound the memory.
     """
     n = z.shape[0]
-    blocks, size = _split(n, width)
+    blocks, size = _split(n, size)
     if blocks == 1:
-        return jax.vmap(function)(z)
+        return function(z)
     padded = jnp.concatenate([z, jnp.broadcast_to(z[-1], (blocks * size - n, z.shape[1]))])
-    out = jax.lax.map(jax.vmap(function), padded.reshape(blocks, size, -1))
+    out = jax.lax.map(function, padded.reshape(blocks, size, -1))
     return jax.tree.map(lambda x: x.reshape(blocks * size, *x.shape[2:])[:n], out)
 
 
 def sum_in_blocks(
-    function: Callable[[Array, Array], Array], weights: Float[Array, " n"], z: Float[Array, "n dim"], width: int
+    function: Callable[[Array, Array], Array], weights: Float[Array, " n"], z: Float[Array, "n dim"], size: int
 ) -> Array:
-    """The sum of `function(weights, z)`, linear in the weights, over blocks of rows as in `map_in_blocks`."""
+    """The sum of `function(weights, z)`, linear in the weights, over blocks of points as in `map_in_blocks`."""
     n = z.shape[0]
-    blocks, size = _split(n, width)
+    blocks, size = _split(n, size)
     if blocks == 1:
         return function(weights, z)
     weights = jnp.pad(weights, (0, blocks * size - n)).reshape(blocks, size)
@@ -207,9 +216,9 @@ def sum_in_blocks(
     return jax.lax.scan(lambda total, block: (total + function(*block), None), zero, (weights, padded))[0]
 
 
-def _split(n: int, width: int) -> tuple[int, int]:
-    """The number of equal blocks for n rows, and their size."""
-    blocks = max(1, min(n, math.ceil(n * width / _BLOCK_ELEMENTS)))
+def _split(n: int, size: int) -> tuple[int, int]:
+    """The number of equal blocks for n points, of at most `size`, and their size."""
+    blocks = max(1, math.ceil(n / max(size, 1)))
     return blocks, math.ceil(n / blocks)
 
 
