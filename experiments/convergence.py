@@ -5,7 +5,7 @@ that does not ask, `STEP_SIZES` stand in. The tables say which step each run too
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
@@ -17,7 +17,20 @@ from matplotlib.patches import Patch, Rectangle
 
 import bures
 from bures.loop import Method
-from experiments.protocol import BW_IW, EUCLIDEAN_IW, Results, Row, Table, make_method, select
+from experiments.protocol import (
+    BW_IW,
+    EUCLIDEAN_IW,
+    STAY,
+    Results,
+    Row,
+    Table,
+    choose_step,
+    final,
+    make_method,
+    select,
+    selection_finals,
+    with_chosen_step,
+)
 
 TITLE = "Convergence: iterations and time to a common threshold"
 QUESTION = "How many iterations and seconds does each method need to come, and stay, within 1 nat of the best ELBO?"
@@ -33,7 +46,7 @@ PAPER_STEP_SIZES = {
 # Where no selection tells: the paper's, but for one that is not viable on this data set (0.65 nats below the best).
 STEP_SIZES = PAPER_STEP_SIZES | {EUCLIDEAN_IW: PAPER_STEP_SIZES[EUCLIDEAN_IW] | {10: 0.02}}
 _CAPACITY = 3000  # steps of the longest run: one compiled program serves every length up to it
-MARGIN, STABILITY, BELOW, STAY = 0.5, 50.0, 1.0, 100  # nats, nats, nats, iterations
+BELOW = 1.0  # nats below the best that count as arrived
 
 # Table 4: iterations and seconds as (median, Q1, Q3), final ELBO. Table 9: milliseconds. Text: share of steps clipped.
 PAPER = {
@@ -120,11 +133,7 @@ def cells(settings: dict) -> dict[str, dict]:
 
 
 def resolve(parameters: dict, results: Results) -> dict:
-    """A cell's parameters with the step size that the selection cells choose, once all of them are there."""
-    expected = parameters.get("selected_from", 0)
-    finals = _selection(results, parameters["K"], parameters["method"]) if expected else {}
-    chosen = choose_step(finals)[0] if sum(map(len, finals.values())) == expected > 0 else None
-    return parameters if chosen is None else parameters | {"step_size": chosen}
+    return with_chosen_step(parameters, results, by=("K", "method"))
 
 
 # ---- Runs -----------------------------------------------------------------------------------------------------------
@@ -264,32 +273,11 @@ def unpack(line: str) -> np.ndarray:
 # ---- Rules ----------------------------------------------------------------------------------------------------------
 
 
-def final(progress: Any) -> float | None:
-    """The mean of the last 100 evaluations; None if the run failed."""
-    last = np.asarray(progress, np.float64)[-STAY:]
-    return float(np.mean(last)) if np.all(np.isfinite(last)) else None
-
-
 def reached(progress: np.ndarray, threshold: float) -> int | None:
     """The first iteration (from 1) from which the evaluation stays at or above the threshold for 100 iterations."""
     above = np.concatenate([[0], np.cumsum(np.asarray(progress) >= threshold)])
     stays = np.flatnonzero(above[STAY:] - above[:-STAY] == STAY)
     return int(stays[0]) + 1 if stays.size else None
-
-
-def choose_step(
-    finals: Mapping[float, Iterable[float | None]], margin: float = MARGIN
-) -> tuple[float | None, list[float]]:
-    """The paper's rule: the largest viable step, and the steps that fail the stability guard.
-
-    A step is viable if its mean final value is within `margin` of the best mean, and its worst one within 50 of it.
-    """
-    values = {step: [-np.inf if x is None else x for x in finals[step]] for step in finals}
-    means = {step: float(np.mean(x)) for step, x in values.items() if len(x)}
-    best = max(means.values(), default=-np.inf)
-    unstable = [step for step in means if not min(values[step]) >= best - STABILITY]
-    viable = [step for step, mean in means.items() if step not in unstable and mean >= best - margin]
-    return max(viable, default=None), unstable
 
 
 def threshold(results: Results) -> float | None:
@@ -345,13 +333,6 @@ def _finals(results: Results, kind: str, K: int, method: str) -> list[float | No
 def _known(settings: dict, results: Results) -> list[int]:
     done = {p["K"] for p, _ in select(results, kind="run")}
     return [K for K in settings["K"] if K in done]
-
-
-def _selection(results: Results, K: int, method: str) -> dict[float, list[float | None]]:
-    finals: dict[float, list[float | None]] = {}
-    for parameters, result in select(results, kind="selection", K=K, method=method):
-        finals.setdefault(parameters["step_size"], []).append(result["final"])
-    return dict(sorted(finals.items()))
 
 
 def _evaluated(results: Results, K: int, method: str) -> float:
@@ -439,7 +420,7 @@ def _step_table(results: Results, settings: dict) -> Table:
     rows = []
     for K in settings["K"]:
         for method in PAPERS:
-            finals = _selection(results, K, method)
+            finals = selection_finals(results, K=K, method=method)
             if not finals:
                 continue
             chosen, unstable = choose_step(finals)
@@ -553,7 +534,7 @@ def _plot_steps(results: Results, settings: dict) -> Figure:
     figure = Figure(figsize=(9.5, max(2.6, 1.4 + 0.6 * len(settings["selected"]))), layout="constrained")
     axes = figure.subplots(1, 2)
     rows, image = settings["selected"], None
-    finals = {(K, m): _selection(results, K, m) for K in rows for m in PAPERS}
+    finals = {(K, m): selection_finals(results, K=K, method=m) for K in rows for m in PAPERS}
     stable = [np.mean(v) for f in finals.values() for s, v in f.items() if s not in choose_step(f)[1]]
     best = max(stable, default=0.0)
     for ax, method in zip(axes, PAPERS, strict=True):
@@ -593,7 +574,7 @@ def reading(results: Results, settings: dict) -> str:
     differ = []
     for K in settings["K"]:
         for method in PAPERS:
-            chosen = choose_step(_selection(results, K, method))[0]
+            chosen = choose_step(selection_finals(results, K=K, method=method))[0]
             used = _evaluated(results, K, method)
             if chosen is not None and chosen != used:
                 differ.append(f"{method} at K = {K}: {chosen:g}, not {used:g}")

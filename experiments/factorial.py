@@ -19,18 +19,8 @@ from matplotlib.ticker import LogLocator
 import bures
 from bures import datasets
 from bures.diagnostics import Pool, ness
-from experiments.convergence import (
-    choose_step,
-    final,
-    pack,
-    reached,
-    regression,
-    seconds_per_step,
-    start,
-    track,
-    unpack,
-)
-from experiments.protocol import Results, Row, Table, select
+from experiments.convergence import pack, reached, regression, seconds_per_step, start, track, unpack
+from experiments.protocol import Results, Row, Table, choose_step, final, select
 
 TITLE = "Geometry or estimator?"
 QUESTION = "Which factor carries the gain of BW over Euclidean methods: the geometry, or the estimator that drives it?"

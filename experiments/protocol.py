@@ -25,7 +25,7 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +195,54 @@ def select(results: Results, **wanted: Any) -> Iterator[tuple[dict[str, Any], An
         if all(entry["parameters"].get(name) == value for name, value in wanted.items()):
             yield entry["parameters"], entry["result"]
 
+
+# ---- Step sizes by one rule ------------------------------------------------------------------------------------------
+
+MARGIN, STABILITY, STAY = 0.5, 50.0, 100  # nats, nats, iterations
+
+
+def final(progress: Any) -> float | None:
+    """The mean of the last 100 evaluations; None if the run failed."""
+    last = np.asarray(progress, np.float64)[-STAY:]
+    return float(np.mean(last)) if np.all(np.isfinite(last)) else None
+
+
+def choose_step(
+    finals: Mapping[float, Iterable[float | None]], margin: float = MARGIN
+) -> tuple[float | None, list[float]]:
+    """The paper's rule: the largest viable step, and the steps that fail the stability guard.
+
+    A step is viable if its mean final value is within `margin` of the best mean, and its worst one within 50 of it.
+    Without a margin it is the rule of the paper's toy problems: the step with the highest mean.
+    """
+    values = {step: [-np.inf if x is None else x for x in finals[step]] for step in finals}
+    means = {step: float(np.mean(x)) for step, x in values.items() if len(x)}
+    best = max(means.values(), default=-np.inf)
+    unstable = [step for step in means if not min(values[step]) >= best - STABILITY]
+    viable = [step for step, mean in means.items() if step not in unstable and mean >= best - margin]
+    return max(viable, default=None), unstable
+
+
+def selection_finals(results: Results, **wanted: Any) -> dict[float, list[float | None]]:
+    """By step size, the final values of the selection cells with the wanted parameters."""
+    finals: dict[float, list[float | None]] = {}
+    for parameters, result in select(results, kind="selection", **wanted):
+        finals.setdefault(parameters["step_size"], []).append(result["final"])
+    return dict(sorted(finals.items()))
+
+
+def with_chosen_step(parameters: dict, results: Results, by: tuple[str, ...], margin: float = MARGIN) -> dict:
+    """A cell's parameters with the step size that the selection cells choose, once all of them are there.
+
+    They are those with the same values of the parameters named in `by`, `selected_from` in number.
+    """
+    expected = parameters.get("selected_from", 0)
+    finals = selection_finals(results, **{name: parameters[name] for name in by}) if expected else {}
+    chosen = choose_step(finals, margin)[0] if sum(map(len, finals.values())) == expected > 0 else None
+    return parameters if chosen is None else parameters | {"step_size": chosen}
+
+
+# ---- The paper's methods --------------------------------------------------------------------------------------------
 
 BW_IW, FB, EUCLIDEAN_IW, EUCLIDEAN = "BW-IW-ELBO", "FB-GVI", "Euclidean IW-ELBO", "Euclidean ELBO"
 METHODS = (BW_IW, FB, EUCLIDEAN_IW, EUCLIDEAN)
