@@ -4,7 +4,7 @@ The paper gives b = 0.03 and leaves the rest open. Chosen here: d = 2, K = 10, M
 starts, Σ₀ = 5I (as in the paper's other experiments) and Σ₀ = diag(100, 1) (the covariance before it is bent).
 
 The step size of each method and start is that of its grid with the highest mean final bound over three held-out seeds
-(`resolve`), the paper's rule for the eggbox. Where there are no selection cells, `STEP_SIZES` stand in.
+(`resolve`), the paper's rule for the eggbox. In quick runs, which have no selection cells, `STEP_SIZES` stand in.
 """
 
 import functools
@@ -48,14 +48,17 @@ GRIDS = {
     "BW-VR-IWAE, α = 0.1": (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0),
     "BW-VR-IWAE, α = 0.9": (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0),
 }
-STEP_SIZES = {  # where no selection tells
+STEP_SIZES = {  # where no selection tells: those that the full protocol selects from Σ₀ = 5I
     "BW-IW-ELBO": 2.0,
-    "FB-GVI": 0.1,
+    "FB-GVI": 0.05,
     "Euclidean IW-ELBO": 0.05,
-    "Euclidean ELBO": 0.01,
+    "Euclidean ELBO": 0.02,
     "BW-VR-IWAE, α = 0.1": 2.0,
     "BW-VR-IWAE, α = 0.9": 0.5,
 }
+_STAND_INS = "the step sizes are those that the full protocol selects: " + ", ".join(
+    f"{method}: {step:g}" for method, step in STEP_SIZES.items()
+)
 # Var(x1) and Var(x2) in the text of section 5, one run each; None where it gives none.
 PAPER = {
     "BW-IW-ELBO": (None, 10.9),
@@ -83,14 +86,14 @@ def settings(quick: bool, seeds: int | None) -> dict:
     own = {"draws": 200_000, "repeats": 1, "flow": 2.0} if quick else {"draws": 2_000_000, "repeats": 3, "flow": 20.0}
     grid = {"K_grid": [5, 10, 20, 50, 100], "alpha_grid": [0.1, 0.3, 0.5, 0.7, 0.9]}
     if quick:
-        grid = {"K_grid": [5, 10, 50], "alpha_grid": [0.1, 0.9]}
+        grid = {"K_grid": [10, 50], "alpha_grid": [0.1, 0.9]}
     selection = {"selection_seeds": [] if quick else [9001, 9002, 9003], "grids": GRIDS}
     return method | own | grid | selection | {"seeds": seeds or (2 if quick else 10)}
 
 
 def tiny() -> dict:
     """A few seconds, for tests."""
-    few = {"num_steps": 30, "M": 10, "draws": 2000, "flow": 0.3, "K_grid": [5, 10], "alpha_grid": [0.1]}
+    few = {"num_steps": 30, "M": 10, "draws": 2000, "flow": 0.3, "K_grid": [10], "alpha_grid": [0.1]}
     return settings(quick=True, seeds=1) | few
 
 
@@ -315,7 +318,8 @@ def _method_table(results: Results, settings: dict, start: str) -> Table:
         tuple(rows),
         "Mean ± standard deviation over seeds of the last iterate's variances; the target's are 100 and 19. The paper "
         "has one figure each: it agrees if it lies within two standard deviations and rounding (and the standard "
-        "deviation is below half the mean). Claims are judged by medians over seeds. K, start and step sizes are ours.",
+        "deviation is below half the mean). Claims are judged by medians over seeds. K, start and step sizes are ours; "
+        + ("the step sizes are those of the rule below." if settings["selection_seeds"] else _STAND_INS),
     )
 
 

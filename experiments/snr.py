@@ -40,8 +40,8 @@ def settings(quick: bool, seeds: int | None) -> dict:
     frozen = {"n": 10, "c": 8.0, "data_seed": 2026, "seeds": seeds or 10, "M": [1, 2, 4, 8, 16], "K_of_M": 100}
     grid = [10, 100, 200, 500, 1000, 2000, 4000, 8000, 10_000]
     if quick:
-        own = {"dims": [20], "K": [100, 200, 500, 1000, 2000], "M": [1, 4, 16], "realisations": 200}
-        more = {"realisations_M": 200, "many": 0, "many_K": [], "data_sets": 0, "ess_data_sets": 10, "ess_draws": 10}
+        own = {"dims": [20], "K": [200, 500, 2000], "M": [1, 4, 8], "realisations": 200}
+        more = {"realisations_M": 400, "many": 0, "many_K": [], "data_sets": 0, "ess_data_sets": 10, "ess_draws": 10}
         return frozen | own | more
     own = {"dims": [20, 50, 80], "K": grid, "realisations": 200, "realisations_M": 500}
     more = {"many": 2000, "many_K": grid[2:], "data_sets": 5, "ess_data_sets": 20, "ess_draws": 80}

@@ -35,6 +35,9 @@ def test_a_tiny_version_runs_once(name, tmp_path, monkeypatch):
         assert table.rows
         for row in table.rows:
             assert row.label and row.measured and row.agrees in (True, False, None)
+            # A figure of the paper's that differs, or is not compared, comes with a reason.
+            assert row.note or row.agrees is not False
+            assert row.note or table.note or row.agrees is not None or row.paper in ("–", "not given")
     files = {path.name for path in shown.folder.iterdir()}
     assert {"settings.json", "tables.md", "tables.csv", *(f"{figure}.png" for figure in shown.figures)} <= files
 

@@ -10,7 +10,7 @@ from typing import Any
 from bures.reproduce import EXPERIMENTS, MARKS, MODES, Shown, find_folder, load_experiment, read_experiment
 from bures.storage import write_atomically
 
-_WORDS = {True: "agrees", False: "differs", None: "nothing to compare"}
+_WORDS = {True: "agrees", False: "differs", None: "not compared"}
 _CLASSES = {True: "yes", False: "no", None: "none"}
 
 _STYLE = """
@@ -119,8 +119,8 @@ def _summary(shown: list[Shown], missing: list[str]) -> str:
         "<header>",
         "<h1>The paper’s experiments, measured</h1>",
         f"<p><strong>{verdicts.count(True)} of {compared} comparisons agree</strong> with the paper, "
-        f"{verdicts.count(False)} differ; {verdicts.count(None)} further rows have no figure in the paper to compare "
-        "with.</p>",
+        f"{verdicts.count(False)} differ; {verdicts.count(None)} further rows are not compared: the paper has no "
+        "figure there, or one of other data or of another machine, as the notes say.</p>",
         _contents(shown),
     ]
     if missing:
@@ -133,7 +133,7 @@ def _summary(shown: list[Shown], missing: list[str]) -> str:
 
 def _differing(each: Shown, table: Any) -> str:
     items = [
-        f"<li>{_text(row.label)}: paper {_text(row.paper)}, measured {_text(row.measured)}</li>"
+        f"<li>{_text(row.label)}: paper {_text(row.paper)}, measured {_text(row.measured)}{_note(row)}</li>"
         for row in table.rows
         if row.agrees is False
     ]
@@ -187,11 +187,15 @@ def _table(table: Any) -> str:
 
 
 def _row(row: Any) -> str:
-    kind, note = _CLASSES[row.agrees], f'<span class="note">{_text(row.note)}</span>' if row.note else ""
+    kind = _CLASSES[row.agrees]
     return (
-        f'<tr class="{kind}"><td>{_text(row.label)}{note}</td>{_value(row.paper)}{_value(row.measured)}'
+        f'<tr class="{kind}"><td>{_text(row.label)}{_note(row)}</td>{_value(row.paper)}{_value(row.measured)}'
         f'<td class="mark {kind}" title="{_WORDS[row.agrees]}">{MARKS[row.agrees]}</td></tr>'
     )
+
+
+def _note(row: Any) -> str:
+    return f'<span class="note">{_text(row.note)}</span>' if row.note else ""
 
 
 def _value(value: str) -> str:
