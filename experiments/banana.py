@@ -479,7 +479,7 @@ def _plot_paths(results: Results) -> Figure:
     left.axhline(_elbo_optimum(), color="0.4", linewidth=0.8, linestyle=":")
     left.text(0.001, _elbo_optimum() + 1.5, f"optimum: {_elbo_optimum():.1f}", color="0.3", fontsize=8)
     right.axhline(1, color="0.4", linewidth=0.8)
-    right.text(0.001, 0.97, "paper and optimum: 1.0", color="0.3", fontsize=8, va="top")
+    right.text(0.001, 0.9, "paper and optimum: 1.0", color="0.3", fontsize=8, va="top")
     for ax in (left, right):
         ax.axvline(0.2, color="0.8", linewidth=0.8, zorder=0)
         ax.set(xscale="log", xlabel="step size × steps")
@@ -513,8 +513,8 @@ def _plot_optimum(results: Results, settings: dict) -> Figure:
         axes[1, column].set_xlabel(label)
     for text, value in (("Euclidean IW-ELBO", 7.1), ("BW-IW-ELBO", 10.9)):
         axes[1, 0].axhline(value, color="#009E73", linewidth=0.8, linestyle=":")
-        place = dict(transform=axes[1, 0].get_yaxis_transform(), fontsize=7, ha="right")
-        axes[1, 0].text(0.99, value, f"paper, {text}", color="#00734f", va="top" if value < 8 else "bottom", **place)
+        place = dict(transform=axes[1, 0].get_yaxis_transform(), fontsize=7, va="bottom")
+        axes[1, 0].text(0.01, value, f"paper, {text}", color="#00734f", **place)
     axes[1, 1].plot(list(VR.values()), [PAPER[method][1] for method in VR], "D", color="#009E73", label="paper")
     axes[1, 1].legend(loc="center right")
     axes[0, 0].set(xscale="log", ylabel="Var(x1)")

@@ -49,8 +49,8 @@ def settings(quick: bool, seeds: int | None) -> dict:
     frozen = {"n": 1000, "data_seed": 2026, "num_evaluations": 500}
     if quick:
         own = {"problems": ["census"], "geometries": [BW, EUCLIDEAN], "estimators": [REPARAMETERISED, PRICE]}
-        own |= {"every": 200, "M": 50, "num_steps": 300, "selection_seeds": [9001, 9002], "grid": [3, 4, 5, 6]}
-        return frozen | own | {"seeds": seeds or 5}
+        own |= {"every": 200, "M": 50, "num_steps": 250, "selection_seeds": [9001, 9002], "grid": [3, 4, 5, 6]}
+        return frozen | own | {"num_evaluations": 200, "seeds": seeds or 5}
     own = {
         "problems": list(STEPS),
         "geometries": list(GEOMETRIES),

@@ -56,9 +56,10 @@ class Table:
 
 
 def mean_and_spread(values: Any, digits: int = 2) -> str:
-    """`mean ± standard deviation` over seeds."""
+    """`mean ± standard deviation` over seeds; of one seed, its value."""
     values = np.asarray(values, np.float64)
-    return f"{values.mean():.{digits}f} ± {values.std(ddof=1) if values.size > 1 else 0.0:.{digits}f}"
+    spread = f" ± {values.std(ddof=1):.{digits}f}" if values.size > 1 else ""
+    return f"{values.mean():.{digits}f}{spread}"
 
 
 def within_spread(paper: float, paper_spread: float, values: Any, digits: int = 2) -> bool:
