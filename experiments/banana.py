@@ -83,7 +83,7 @@ FB_PAPER = 87.8
 def settings(quick: bool, seeds: int | None) -> dict:
     """`draws` are those of a direct maximisation of the bound, on `repeats` seeds; `flow` is a time η · steps."""
     method = {"num_steps": 1000, "K": 10, "M": 100}
-    own = {"draws": 200_000, "repeats": 1, "flow": 2.0} if quick else {"draws": 2_000_000, "repeats": 3, "flow": 20.0}
+    own = {"draws": 500_000, "repeats": 1, "flow": 2.0} if quick else {"draws": 2_000_000, "repeats": 3, "flow": 20.0}
     grid = {"K_grid": [5, 10, 20, 50, 100], "alpha_grid": [0.1, 0.3, 0.5, 0.7, 0.9]}
     if quick:
         grid = {"K_grid": [10, 50], "alpha_grid": [0.1, 0.9]}

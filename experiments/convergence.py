@@ -71,7 +71,7 @@ def settings(quick: bool, seeds: int | None) -> dict:
     frozen = {"n": 1000, "data_seed": 2026, "M": 100, "num_evaluations": 500, "dtype": "float32"}
     if quick:
         grids = {BW_IW: (0.1, 0.5, 1.0), EUCLIDEAN_IW: (0.02, 0.05, 0.1)}
-        own = {"K": [10], "num_steps": 300, "whitened_steps": 150, "selected": [10], "selection_steps": 300}
+        own = {"K": [10], "num_steps": 250, "whitened_steps": 150, "selected": [10], "selection_steps": 250}
         own |= {"ours": [WHITENED_ALL], "selection_seeds": [9001], "grids": grids, "double": 0, "repeats": 3}
         return frozen | own | {"seeds": seeds or 2}
     own = {"K": [10, 50, 100, 200], "num_steps": 3000, "whitened_steps": 500, "selection_steps": 3000}

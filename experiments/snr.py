@@ -216,8 +216,8 @@ def _slope_table(results: Results, settings: dict) -> Table:
                 rows.append(Row(f"d = {d}, {name}: {words}", shown, f"{slope:+.2f} ± {error:.2f}", bool(agrees), note))
     note = (
         "Slope ± jackknife error over seeds. In K, agreement is that of the paper's claim, rising (by more than two "
-        "errors), flat (less than ¼ either way) or falling: the paper's data set is not published, and how far slopes "
-        "differ between data sets is below. In M, a slope within three errors, or 0.05, of ½."
+        "errors), flat (less than ¼ either way) or falling: the paper's data set is not published. In M, a slope "
+        "within three errors, or 0.05, of ½."
     )
     return Table(f"Table 3, {settings['seeds']} seeds × {settings['realisations']} realisations", tuple(rows), note)
 

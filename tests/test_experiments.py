@@ -138,6 +138,30 @@ def test_two_runs_do_not_share_a_folder(tmp_path):
         run_experiment("squares", module, {"count": 1, "power": 2}, "full", tmp_path)
 
 
+# ---- The rule for step sizes ----------------------------------------------------------------------------------------
+
+
+def test_the_largest_viable_step_is_chosen():
+    finals = {0.1: [-1.0, -1.0], 0.2: [-0.5, -0.5], 0.5: [-0.8, -0.8], 1.0: [-0.6, -60.0], 2.0: [0.0, None]}
+    assert protocol.choose_step(finals) == (0.5, [1.0, 2.0])
+    assert protocol.choose_step(finals, margin=0.0) == (0.2, [1.0, 2.0])
+    assert protocol.choose_step({0.1: [None]}) == (None, [0.1])
+    assert protocol.choose_step({}) == (None, [])
+
+
+def test_a_step_is_taken_over_once_all_selection_cells_are_there():
+    def selection(step, seed, final, method="a"):
+        parameters = {"kind": "selection", "method": method, "step_size": step, "seed": seed}
+        return {"parameters": parameters, "result": {"final": final}}
+
+    results = {"1": selection(0.1, 9001, -2.0), "2": selection(0.2, 9001, -1.0), "3": selection(0.5, 9001, 0.0, "b")}
+    cell = {"kind": "run", "method": "a", "step_size": 7.0, "selected_from": 2}
+    assert protocol.with_chosen_step(cell, results, by=("method",))["step_size"] == 0.2
+    assert protocol.with_chosen_step(cell | {"selected_from": 3}, results, by=("method",))["step_size"] == 7.0
+    assert protocol.with_chosen_step(cell | {"selected_from": 0}, results, by=("method",))["step_size"] == 7.0
+    assert protocol.with_chosen_step({"kind": "cost"}, results, by=("method",)) == {"kind": "cost"}
+
+
 # ---- The command line -----------------------------------------------------------------------------------------------
 
 
