@@ -418,7 +418,9 @@ def _distance_rows(results: Results, chains: dict, full: bool) -> list[Row]:
 def plot(results: Results, settings: dict) -> dict[str, Figure]:
     figures = {}
     chains = _chains(results)
-    fitted = {m: gaussian(result) for m in METHODS for _, result in select(results, method=m, seed=0)}
+    # In the order of the colours that the library gives them, so that they have the same in every figure.
+    ordered = (METHODS[0], METHODS[2], METHODS[1], METHODS[3])
+    fitted = {m: gaussian(result) for m in ordered for _, result in select(results, method=m, seed=0)}
     names = [LABELS.get(name, name) for name in bures.datasets.census("screened")[2]]
     draws = None if chains is None else np.concatenate(chains["draws"])
     paired = {m: fitted[m] for m in ("BW-IW-ELBO", "Euclidean IW-ELBO") if m in fitted}

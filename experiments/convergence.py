@@ -523,6 +523,7 @@ def _plot_boxes(results: Results, settings: dict) -> Figure:
                     boxes = ax.boxplot([arrived], positions=[at], widths=0.16, patch_artist=True, manage_ticks=False)
                     boxes["boxes"][0].set(facecolor=COLOURS[method], alpha=0.75)
                     boxes["medians"][0].set(color="black")
+                    ax.plot(np.full(arrived.size, at), arrived, ".", color=COLOURS[method], markeredgecolor="black")
                 if arrived.size < values.size:
                     text = f"▲ {values.size - arrived.size}"
                     ax.annotate(text, (at, 1), xycoords=("data", "axes fraction"), color=COLOURS[method], ha="center")
@@ -547,7 +548,7 @@ def _plot_tracking(results: Results, settings: dict) -> Figure:
     known, limit = _known(settings, results), threshold(results)
     columns = min(2, len(known))
     lines = -(-len(known) // columns)
-    figure = Figure(figsize=(4.8 * columns, 3.2 * lines + 0.5), layout="constrained")
+    figure = Figure(figsize=(max(7.5, 4.8 * columns), 3.2 * lines + 0.5), layout="constrained")
     axes = figure.subplots(lines, columns, sharey=True, squeeze=False)
     for ax, K in zip(axes.flat, known, strict=False):
         for method in (*PAPERS, *OURS):

@@ -113,8 +113,9 @@ def plot(results: Results, settings: dict) -> dict[str, Figure]:
     for ax, method in zip(axes.flat, METHODS, strict=True):
         _, result = next(select(results, method=method))
         path = [(str(step), bures.Gaussian(jnp.array(mean), jnp.array(chol))) for step, mean, chol in result["path"]]
-        bures.plot.path(target, path, ax=ax, box=((-2, 14), (-4, 16)), legend=ax in axes[:, -1])
+        bures.plot.path(target, path, ax=ax, box=((-2, 14), (-4, 16)), legend=ax is axes[0, -1])
         ax.set_title(method)
+        ax.label_outer()
     return {"eggbox-evolution": figure}
 
 

@@ -14,13 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator
 
 import bures
 from bures import datasets
 from bures.diagnostics import Pool, ness
 from experiments.convergence import pack, reached, regression, seconds_per_step, start, track, unpack
-from experiments.protocol import Results, Row, Table, choose_step, final, select
+from experiments.protocol import Results, Row, Table, choose_step, final, number_plainly, select
 
 TITLE = "Geometry or estimator?"
 QUESTION = "Which factor carries the gain of BW over Euclidean methods: the geometry, or the estimator that drives it?"
@@ -354,6 +353,7 @@ def _plot_arms(summaries: dict, settings: dict) -> Figure:
             ax.errorbar([median], [at], xerr=[[median - q1], [q3 - median]], elinewidth=1.2, **style)
         ax.axvline(settings["num_steps"], color="0.6", linestyle=":", linewidth=1)
         ax.set(xscale="log", yticks=range(len(estimators)), yticklabels=estimators, ylim=(len(estimators) - 0.5, -0.5))
+        number_plainly(ax.xaxis)
         ax.set_title(f"{problem}, {objective}", fontsize=9)
         ax.grid(axis="x", color="0.9")
         ax.set_axisbelow(True)
@@ -394,9 +394,8 @@ def _plot_effects(summaries: dict, settings: dict) -> Figure:
         )
         low, high = ax.get_xlim()
         ax.set_xlim(low, high * (high / low) ** 0.25)
-        ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 30 * low else (1,)))
-        ax.xaxis.set_major_formatter(lambda x, _: f"{x:g}×")
-        ax.xaxis.set_minor_formatter(lambda x, _: "")
+        number_plainly(ax.xaxis)
+        ax.xaxis.set_major_formatter("{x:g}×")
         ax.set_xlabel(f"times fewer {what} to the threshold")
         ax.spines[["top", "right"]].set_visible(False)
     return figure

@@ -30,6 +30,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.axis import Axis
+from matplotlib.ticker import LogLocator
 
 import bures
 from bures.storage import write_atomically
@@ -60,6 +62,14 @@ def mean_and_spread(values: Any, digits: int = 2) -> str:
     values = np.asarray(values, np.float64)
     spread = f" ± {values.std(ddof=1):.{digits}f}" if values.size > 1 else ""
     return f"{values.mean():.{digits}f}{spread}"
+
+
+def number_plainly(axis: Axis) -> None:
+    """Ticks of a logarithmic axis as plain numbers; within a decade or so at 1, 2 and 5."""
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 30 * low else (1,)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter("")
 
 
 def within_spread(paper: float, paper_spread: float, values: Any, digits: int = 2) -> bool:

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 import bures
-from experiments.protocol import Results, Row, Table, mean_and_spread, select
+from experiments.protocol import Results, Row, Table, mean_and_spread, number_plainly, select
 
 TITLE = "Signal-to-noise ratio of gradient estimators"
 QUESTION = "Does the SNR rise (Wasserstein), stay (BW) and fall (Euclidean) with K, and rise like √M with M?"
@@ -309,7 +309,8 @@ def plot(results: Results, settings: dict) -> dict[str, Figure]:
     axes[0].set_title("K-scaling, M = 1 (dotted: slopes are fitted from here)", fontsize=9)
     axes[1].set_title(f"M-scaling, K = {settings['K_of_M']}", fontsize=9)
     axes[1].set_xticks(settings["M"], labels=settings["M"])
-    axes[1].minorticks_off()
+    axes[1].xaxis.minorticks_off()
+    number_plainly(axes[0].xaxis)
     handles = [Line2D([], [], color=COLOURS[n], marker=MARKERS[n], markersize=4, label=n) for n in COLOURS]
     if len(settings["dims"]) > 1:
         pairs = zip(settings["dims"], DASHES, strict=False)

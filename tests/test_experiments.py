@@ -120,6 +120,13 @@ def test_a_damaged_cell_is_run_again(tmp_path, damage):
     assert not list(whole.folder.glob(".*"))
 
 
+def test_settings_of_another_version_are_passed_over(tmp_path):
+    module, _ = counting_experiment()
+    shown = run_experiment("squares", module, {"count": 1, "power": 2}, "full", tmp_path)
+    (shown.folder / "settings.json").write_text('{"count": 1}')
+    assert read_experiment("squares", module, "full", tmp_path) is None
+
+
 def test_a_cell_says_where_it_comes_from(tmp_path):
     module, _ = counting_experiment()
     run_experiment("squares", module, {"count": 1, "power": 2}, "full", tmp_path)
@@ -145,7 +152,6 @@ def test_the_largest_viable_step_is_chosen():
     finals = {0.1: [-1.0, -1.0], 0.2: [-0.5, -0.5], 0.5: [-0.8, -0.8], 1.0: [-0.6, -60.0], 2.0: [0.0, None]}
     assert protocol.choose_step(finals) == (0.5, [1.0, 2.0])
     assert protocol.choose_step(finals, margin=0.0) == (0.2, [1.0, 2.0])
-    assert protocol.choose_step({0.1: [None]}) == (None, [0.1])
     assert protocol.choose_step({}) == (None, [])
 
 
