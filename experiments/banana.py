@@ -22,6 +22,7 @@ from experiments.protocol import (
     Results,
     Row,
     Table,
+    all_selected,
     choose_step,
     final,
     make_method,
@@ -356,10 +357,10 @@ def _step_table(results: Results, settings: dict) -> Table:
     for start in (ISOTROPIC, UNBENT):
         for method in ALL:
             finals = selection_finals(results, method=method, start=start)
-            if not finals:
+            if not all_selected(finals, len(settings["grids"][method]) * len(settings["selection_seeds"])):
                 continue
             chosen, unstable = choose_step(finals, margin=0.0)
-            means = ", ".join(f"{step:g}: {np.mean(v):.3f}" for step, v in finals.items() if step not in unstable)
+            means = ", ".join(f"{step:g}:\u00a0{np.mean(v):.3f}" for step, v in finals.items() if step not in unstable)
             notes = [f"mean final bounds {means}"]
             notes += [f"unstable: {', '.join(f'{step:g}' for step in unstable)}"] if unstable else []
             notes += ["at the end of the grid"] if chosen in (min(finals), max(finals)) else []

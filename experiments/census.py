@@ -307,13 +307,13 @@ def _quality_rows(results: Results, full: bool) -> list[Row]:
                     f"{paper_gap:.2f} ± {elbo_spread:.2f}",
                     mean_and_spread(gap),
                     agrees,
-                    _explain(gap, paper_gap) if agrees is False else "",
+                    explain(gap, paper_gap) if agrees is False else "",
                 )
             )
         ess = values(results, method, "nESS")
         agrees = within_spread(ness, ness_spread, ess, digits=1) if full else None
         paper = f"{ness:.1f}% ± {ness_spread:.1f}%"
-        note = _explain(ess, ness) if agrees is False else ""
+        note = explain(ess, ness) if agrees is False else ""
         rows.append(Row(f"{method}: nESS (%)", paper, mean_and_spread(ess, 1), agrees, note))
     means = {
         method: values(results, method, "nESS").mean() for method in METHODS if values(results, method, "nESS").size
@@ -326,11 +326,10 @@ def _quality_rows(results: Results, full: bool) -> list[Row]:
     return rows
 
 
-def _explain(found: np.ndarray, paper: float) -> str:
+def explain(found: np.ndarray, paper: float, cause: str = "other covariates, same step size") -> str:
     """What may lie behind seeds that disagree with the paper's figure."""
-    spread = f"seeds from {found.min():.2f} to {found.max():.2f}"
-    inside = "the paper's mean is among them" if found.min() <= paper <= found.max() else "the paper's mean is not"
-    return f"{spread}: {inside}; other covariates, same step size"
+    among = "among them" if found.min() <= paper <= found.max() else "not among them"
+    return f"seeds from {found.min():.2f} to {found.max():.2f}, the paper's mean {among}; {cause}"
 
 
 def _safeguard_rows(results: Results, full: bool) -> list[Row]:
@@ -522,7 +521,7 @@ def reading(results: Results, settings: dict) -> str:
     return text + (
         f"Nats of ELBO below BW-IW-ELBO: {compared}. The covariates are our guess at the paper's unnamed eight: with "
         f"them BW-IW-ELBO has a smallest eigenvalue of {smallest.mean():.2e} (paper 7.50e-5) and an ELBO of "
-        f"{elbo[METHODS[0]].mean():.2f} (paper −15753.98); where an ELBO differs more than the seeds do, "
+        f"{elbo[METHODS[0]].mean():.2f} (paper -15753.98); where an ELBO differs more than the seeds do, "
         "another choice of covariates is a cause that we cannot rule out. The clamp acts in "
         f"{clip.min():.1f}–{clip.max():.1f}% of steps (paper 4.7–41.9%)."
     )

@@ -25,6 +25,7 @@ from experiments.protocol import (
     Results,
     Row,
     Table,
+    all_selected,
     choose_step,
     final,
     make_method,
@@ -342,6 +343,11 @@ def _evaluated(results: Results, K: int, method: str) -> float:
     return used[0] if used else STEP_SIZES[method][K]
 
 
+def _expected(settings: dict, method: str) -> int:
+    """How many selection cells choose a step size."""
+    return len(settings["grids"][method]) * len(settings["selection_seeds"])
+
+
 def tables(results: Results, settings: dict) -> list[Table]:
     made = [_main_table(results, settings), _cost_table(results, settings), _step_table(results, settings)]
     made.append(_precision_table(results, settings))
@@ -374,7 +380,7 @@ def _main_table(results: Results, settings: dict) -> Table:
             rows += _contrasts(results, settings, K, medians)
     limit = threshold(results)
     note = (
-        f"Median [Q1, Q3] over seeds. Common threshold {limit:.2f} (paper: −473.72): the data are random, so absolute "
+        f"Median [Q1, Q3] over seeds. Common threshold {limit:.2f} (paper: -473.72): the data are random, so absolute "
         "values differ from the paper's and only differences compare. Iterations agree where the quartile ranges "
         "overlap. Seconds are iterations times the cost of an iteration below, without evaluations, on this machine: "
         "only their ratio compares. Ratios and differences agree if they point the paper's way."
@@ -452,7 +458,7 @@ def _step_table(results: Results, settings: dict) -> Table:
     for K in settings["K"]:
         for method in PAPERS:
             finals = selection_finals(results, K=K, method=method)
-            if not finals:
+            if not all_selected(finals, _expected(settings, method)):
                 continue
             chosen, unstable = choose_step(finals)
             paper, used = PAPER_STEP_SIZES[method][K], _evaluated(results, K, method)
@@ -462,8 +468,8 @@ def _step_table(results: Results, settings: dict) -> Table:
             shown = "none viable" if chosen is None else f"{chosen:g}"
             note += "" if chosen == paper else f"; {_short_of(finals, paper)}"
             rows.append(Row(f"K = {K}, {method}: step size", f"{paper:g}", shown, chosen == paper, note))
-    count, steps = len(settings["selection_seeds"]), settings["selection_steps"]
-    note = f"The largest viable step of the grid on {count} held-out seed(s), {steps} iterations each."
+    seeds, steps = ", ".join(map(str, settings["selection_seeds"])), settings["selection_steps"]
+    note = f"The largest viable step of the grid on the held-out seeds {seeds}, {steps} iterations each."
     return Table("Step sizes by the paper's rule", tuple(rows), note)
 
 
@@ -593,7 +599,7 @@ def _plot_steps(results: Results, settings: dict) -> Figure:
                 grid[i, j] = max(np.mean(values) - best, -10)
                 shade = "white" if grid[i, j] < -5 else "black"
                 ax.text(j, i, f"{np.mean(values):.1f}", ha="center", va="center", fontsize=8, color=shade)
-                if step == chosen:
+                if step == chosen and all_selected(finals[K, method], _expected(settings, method)):
                     ax.add_patch(
                         Rectangle((j - 0.47, i - 0.45), 0.94, 0.9, fill=False, edgecolor="#D55E00", linewidth=2)
                     )
@@ -617,8 +623,8 @@ def reading(results: Results, settings: dict) -> str:
     differ = []
     for K in settings["K"]:
         for method in PAPERS:
-            chosen = choose_step(selection_finals(results, K=K, method=method))[0]
-            used = _evaluated(results, K, method)
+            finals, used = selection_finals(results, K=K, method=method), _evaluated(results, K, method)
+            chosen = choose_step(finals)[0] if all_selected(finals, _expected(settings, method)) else None
             if chosen is not None and chosen != used:
                 differ.append(f"{method} at K = {K}: {chosen:g}, not {used:g}")
     medians = {K: [_quartiles(_iterations(results, "run", K, m))[0] for m in PAPERS] for K in known}

@@ -128,11 +128,17 @@ def reading(results: Results, settings: dict) -> str:
         else "The importance-weighted methods do not come nearer than the ELBO methods in both geometries"
     )
     one, every = (np.array(_values(results, m, "covariance error")) for m in ("BW-IW-ELBO", ALL_INDICES))
+    clipped = np.array(_values(results, "BW-IW-ELBO", "clip rate"))
+    outlier = (
+        f" The seed with the largest error is also the one with most steps clipped ({100 * clipped.max():.1f}%)."
+        if clipped.max() > 0 and np.argmax(clipped) == np.argmax(one)
+        else ""
+    )
     settles = "which is steadier" if every.max() < one.max() else "which is no steadier"
     return (
         f"{verdict}: median KL {kl['BW-IW-ELBO']:.2f} (BW-IW-ELBO) and {kl['Euclidean IW-ELBO']:.2f} (Euclidean "
         f"IW-ELBO) against {kl['FB-GVI']:.2f} (FB-GVI) and {kl['Euclidean ELBO']:.2f} (Euclidean ELBO). The last "
         f"iterate of BW-IW-ELBO, with one index and a constant step, has a covariance error of median "
         f"{np.median(one):.1f}, up to {one.max():.0f} over these seeds; averaged over all K indices, "
-        f"{np.median(every):.1f}, up to {every.max():.0f}, {settles}."
+        f"{np.median(every):.1f}, up to {every.max():.0f}, {settles}.{outlier}"
     )

@@ -242,6 +242,11 @@ def selection_finals(results: Results, **wanted: Any) -> dict[float, list[float 
     return dict(sorted(finals.items()))
 
 
+def all_selected(finals: Mapping[float, list], expected: int) -> bool:
+    """Whether all of the selection cells are there: a part of them chooses nothing."""
+    return sum(map(len, finals.values())) == expected > 0
+
+
 def with_chosen_step(parameters: dict, results: Results, by: tuple[str, ...], margin: float = MARGIN) -> dict:
     """A cell's parameters with the step size that the selection cells choose, once all of them are there.
 
@@ -249,7 +254,7 @@ def with_chosen_step(parameters: dict, results: Results, by: tuple[str, ...], ma
     """
     expected = parameters.get("selected_from", 0)
     finals = selection_finals(results, **{name: parameters[name] for name in by}) if expected else {}
-    chosen = choose_step(finals, margin)[0] if sum(map(len, finals.values())) == expected > 0 else None
+    chosen = choose_step(finals, margin)[0] if all_selected(finals, expected) else None
     return parameters if chosen is None else parameters | {"step_size": chosen}
 
 

@@ -339,7 +339,7 @@ def reading(results: Results, settings: dict) -> str:
 
     text = (
         f"With K the SNR of the Wasserstein estimator changes with slope {span(WASSERSTEIN)}, BW {span(BW)}, Euclidean "
-        f"{span(EUCLIDEAN)} (paper: +0.53 to +0.56, −0.03 to −0.01, −0.35 to −0.32). BW with all indices, from the "
+        f"{span(EUCLIDEAN)} (paper: +0.53 to +0.56, -0.03 to -0.01, -0.35 to -0.32). BW with all indices, from the "
         f"same draws, has slope {span(BW_ALL)}"
     )
     all_rise, one_flat = (

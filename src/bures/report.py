@@ -43,6 +43,7 @@ td.mark { font-weight: 700; }
 td.yes { color: var(--yes); } td.no { color: var(--no); } td.none, tr.none td { color: var(--soft); }
 tr.no td { background: #fdf4ef; }
 .note { display: block; font-size: .82rem; color: var(--soft); white-space: normal; }
+.comparison td:first-child { min-width: 17rem; }
 .contents { width: auto; }
 figure { margin: 1.6rem 0; }
 figure img { display: block; max-width: 100%; height: auto; }
@@ -57,6 +58,14 @@ ul { padding-left: 1.2rem; margin: .2rem 0 .8rem; } li { margin: .15rem 0; }
   h1 { font-size: 1.5rem; }
   th, td { padding: .34rem .4rem; }
   table { font-size: .82rem; }
+  /* A comparison is two lines: what is compared, with its note, and below it paper, measured and verdict. */
+  .comparison, .comparison thead, .comparison tbody { display: block; }
+  .comparison tr { display: grid; grid-template-columns: 1fr 1fr 3.4rem; border-bottom: 1px solid var(--line); }
+  .comparison th, .comparison td { border-bottom: 0; }
+  .comparison th:first-child { display: none; }
+  .comparison th:nth-child(2), .comparison td:nth-child(2) { padding-left: 0; }
+  .comparison td:first-child { grid-column: 1 / -1; min-width: 0; padding-bottom: 0; }
+  .comparison td.value { white-space: normal; }
   figure img { max-width: none; width: 40rem; } /* scrolls in its box: legible rather than small */
   dl { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: .4rem; }
 }
