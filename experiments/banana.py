@@ -94,7 +94,7 @@ def settings(quick: bool, seeds: int | None) -> dict:
 
 def tiny() -> dict:
     """A few seconds, for tests."""
-    few = {"num_steps": 30, "M": 10, "draws": 2000, "flow": 0.3, "K_grid": [10], "alpha_grid": [0.1]}
+    few = {"num_steps": 30, "M": 10, "draws": 2000, "flow": 0.3, "K_grid": [10], "alpha_grid": []}
     return settings(quick=True, seeds=1) | few
 
 

@@ -54,9 +54,9 @@ PAPER = {
 
 
 def settings(quick: bool, seeds: int | None) -> dict:
-    """Quick: every sixtieth row, scaled step sizes, 250 steps, and the regular design (of those rows) alone."""
+    """Quick: every sixtieth row, scaled step sizes, 200 steps, and the regular design (of those rows) alone."""
     if quick:
-        return {"seeds": seeds or 1, "num_steps": 250, "K": 5, "M": 50, "every": 60, "designs": ["regular"]}
+        return {"seeds": seeds or 1, "num_steps": 200, "K": 5, "M": 50, "every": 60, "designs": ["regular"]}
     return {"seeds": seeds or 10, "num_steps": 1000, "K": 5, "M": 100, "every": 1, "designs": list(DESIGNS)}
 
 
