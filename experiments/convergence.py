@@ -29,6 +29,7 @@ from experiments.protocol import (
     choose_step,
     final,
     make_method,
+    number_plainly,
     select,
     selection_finals,
     with_chosen_step,
@@ -529,11 +530,13 @@ def _plot_boxes(results: Results, settings: dict) -> Figure:
                     boxes = ax.boxplot([arrived], positions=[at], widths=0.16, patch_artist=True, manage_ticks=False)
                     boxes["boxes"][0].set(facecolor=COLOURS[method], alpha=0.75)
                     boxes["medians"][0].set(color="black")
-                    ax.plot(np.full(arrived.size, at), arrived, ".", color=COLOURS[method], markeredgecolor="black")
+                    style = dict(color=COLOURS[method], markeredgecolor="black", markeredgewidth=0.6, zorder=3)
+                    ax.plot(np.full(arrived.size, at), arrived, "o", markersize=5, **style)
                 if arrived.size < values.size:
                     text = f"▲ {values.size - arrived.size}"
                     ax.annotate(text, (at, 1), xycoords=("data", "axes fraction"), color=COLOURS[method], ha="center")
         ax.set(yscale="log", ylabel=label, xlabel="K", xticks=range(len(known)), xticklabels=known)
+        number_plainly(ax.yaxis)
         ax.grid(axis="y", color="0.9")
         ax.set_axisbelow(True)
     handles = [Patch(facecolor=COLOURS[m], alpha=0.75, label=m) for m in methods]

@@ -65,9 +65,9 @@ def mean_and_spread(values: Any, digits: int = 2) -> str:
 
 
 def number_plainly(axis: Axis) -> None:
-    """Ticks of a logarithmic axis as plain numbers; within a decade or so at 1, 2 and 5."""
+    """Ticks of a logarithmic axis as plain numbers; within two decades at 1, 2 and 5."""
     low, high = axis.get_view_interval()
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 30 * low else (1,)))
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
     axis.set_major_formatter("{x:g}")
     axis.set_minor_formatter("")
 

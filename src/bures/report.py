@@ -60,7 +60,7 @@ ul { padding-left: 1.2rem; margin: .2rem 0 .8rem; } li { margin: .15rem 0; }
   table { font-size: .82rem; }
   /* A comparison is two lines: what is compared, with its note, and below it paper, measured and verdict. */
   .comparison, .comparison thead, .comparison tbody { display: block; }
-  .comparison tr { display: grid; grid-template-columns: 1fr 1fr 3.4rem; border-bottom: 1px solid var(--line); }
+  .comparison tr { display: grid; grid-template-columns: 1fr 1fr 4.6rem; border-bottom: 1px solid var(--line); }
   .comparison th, .comparison td { border-bottom: 0; }
   .comparison th:first-child { display: none; }
   .comparison th:nth-child(2), .comparison td:nth-child(2) { padding-left: 0; }
