@@ -196,7 +196,8 @@ class _Summary:
             name = "-".join((objective, *pair))
             if name in costs:
                 self.seconds[pair] = float(self.iterations[pair][0] * np.median(costs[name]))
-            self.shares[pair] = np.nan_to_num(np.array(r["ness"] or [0.0] * p["seeds"], np.float64))
+            shares = np.array(r["ness"] or [0.0] * p["seeds"], np.float64)
+            self.shares[pair] = np.where(np.isfinite(shares), shares, 0.0)  # a run that failed has none
             self.ness[pair] = float(np.median(self.shares[pair]))
             self.step[pair] = r["step size"]
             self.edge[pair] = r["step size"] in (p["step_sizes"][0], p["step_sizes"][-1])
@@ -319,8 +320,8 @@ def _arm_table(summaries: dict, settings: dict) -> Table:
     note = (
         "Median [Q1, Q3] of iterations until the objective's own value, on fixed noise, stays within "
         + ", ".join(f"{BELOW[p]:g} ({p})" for p in settings["problems"])
-        + " nats of the best median for 100 iterations; seconds without evaluations; median final nESS. "
-        f"Census: every {settings['every']}th row."
+        + " nats of the best median for 100 iterations; seconds without evaluations; median final "
+        f"nESS, 0 where a run failed. Census: every {settings['every']}th row."
     )
     return Table(f"All arms, {settings['seeds']} seeds", tuple(rows), note)
 
