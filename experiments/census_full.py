@@ -26,6 +26,7 @@ from scipy.linalg import qr
 import bures
 from experiments.census import (
     COLOURS,
+    explain,
     gaussian,
     plot_progress,
     regression,
@@ -33,9 +34,9 @@ from experiments.census import (
     scaled_step_size,
     values,
 )
-from experiments.protocol import METHODS, Results, Row, Table, mean_and_spread, select, within_spread
+from experiments.protocol import METHODS, Results, Row, Table, mean_and_spread, number_plainly, select, within_spread
 
-TITLE = "Census with all features: d = 96"
+TITLE = "Census with all features"
 QUESTION = "Do the Bures–Wasserstein methods keep their lead in higher dimension, and how does the design matter?"
 
 STEP_SIZES = {"BW-IW-ELBO": 1e-3, "FB-GVI": 5e-5, "Euclidean IW-ELBO": 1e-2, "Euclidean ELBO": 1e-2}
@@ -53,9 +54,9 @@ PAPER = {
 
 
 def settings(quick: bool, seeds: int | None) -> dict:
-    """Quick: every thirtieth row, scaled step sizes, 400 steps, and the regular design (of those rows) alone."""
+    """Quick: every sixtieth row, scaled step sizes, 200 steps, and the regular design (of those rows) alone."""
     if quick:
-        return {"seeds": seeds or 1, "num_steps": 400, "K": 5, "M": 100, "every": 30, "designs": ["regular"]}
+        return {"seeds": seeds or 1, "num_steps": 200, "K": 5, "M": 50, "every": 60, "designs": ["regular"]}
     return {"seeds": seeds or 10, "num_steps": 1000, "K": 5, "M": 100, "every": 1, "designs": list(DESIGNS)}
 
 
@@ -174,18 +175,23 @@ def tables(results: Results, settings: dict) -> list[Table]:
     for design in settings["designs"]:
         reference = _reference(results, design)
         if reference is not None:
-            rows = _reference_rows(reference, full and design == "regular")
-            built.append(Table(f"{design.capitalize()} design and its Laplace reference", tuple(rows)))
+            note = "" if full else "Not compared: the data are a part of the paper's."
+            title = f"{design.capitalize()} design and its Laplace reference"
+            built.append(Table(title, tuple(_reference_rows(reference, full)), note))
         rows = _quality_rows(results, design, full and design == "regular")
         if rows:
             seeds = len(values(results, METHODS[0], "ELBO", design=design))
             scale = "" if full else f"; one row in {settings['every']}, {settings['num_steps']} steps"
+            alike = full and design == "regular"
+            compared = "the order by KL, and differences of ELBOs above 1 nat by their sign"
+            if alike:
+                compared = "nESS and KL within the seeds' spread, differences of ELBOs by sign, or as below 1 nat"
             built.append(
                 Table(
                     f"Table 6, {design} design, {seeds} of {settings['seeds']} seeds{scale}",
                     tuple(rows),
-                    "Mean ± standard deviation over seeds. p is the Laplace reference, as in the paper. "
-                    "The designs are not the paper's: compare orders and ratios, not ELBOs.",
+                    "Mean ± standard deviation over seeds. p is the Laplace reference, as in the paper. The design is "
+                    f"not the paper's, so ELBOs do not compare. Compared here: {compared}.",
                 )
             )
     return built
@@ -195,25 +201,40 @@ def _reference(results: Results, design: str) -> dict | None:
     return next((result for _, result in select(results, method="Laplace", design=design)), None)
 
 
-def _reference_rows(reference: dict, comparable: bool) -> list[Row]:
+def _reference_rows(reference: dict, full: bool) -> list[Row]:
+    """The figures that the paper gives of its design: a design that misses one of them is not the paper's."""
     deviations = np.array(reference["deviations"])
-    near = bool(deviations.min() > 0.0123 / 1.2 and deviations.max() < 0.0645 * 1.2) if comparable else None
-    return [
-        Row("dimension", "96", str(reference["dim"])),
-        Row("condition number of the design", "8.0", f"{reference['design condition']:.1f}"),
-        Row(
+    found = deviations.min(), deviations.max()
+    conditions = {
+        "condition number of the design": (8.0, reference["design condition"], 1),
+        "condition number of the covariance": (74.09, reference["covariance condition"], 2),
+    }
+    rows = [
+        _reference_row("dimension", "96", str(reference["dim"]), reference["dim"] == 96, "", full),
+        _reference_row(
             "posterior standard deviations",
             "0.0123–0.0645",
-            f"{deviations.min():.4f}–{deviations.max():.4f}",
-            near,
-            "agrees: within 20%" if near is not None else "",
+            f"{found[0]:.4f}–{found[1]:.4f}",
+            found[0] > 0.0123 / 1.2 and found[1] < 0.0645 * 1.2,
+            "agrees: within 20%",
+            full,
         ),
-        Row("condition number of the covariance", "74.09", f"{reference['covariance condition']:.2f}"),
+    ]
+    for label, (paper, value, digits) in conditions.items():
+        near, shown = abs(np.log(value / paper)) < np.log(1.2), f"{value:.{digits}f}"
+        rows.append(_reference_row(label, f"{paper:.{digits}f}", shown, near, "agrees: within 20%", full))
+    return [
+        *rows,
         Row("Laplace itself: nESS (%), k̂", "–", f"{reference['nESS']:.1f}, {reference['khat']:.2f}"),
         Row("Laplace itself: ELBO", "–", f"{reference['ELBO']:.2f}"),
         Row("float32: change of log density (nats)", "–", f"{reference['float32: log density']:.1e}"),
         Row("float32: change of score (relative)", "–", f"{reference['float32: score']:.1e}"),
     ]
+
+
+def _reference_row(label: str, paper: str, found: str, near: bool, rule: str, full: bool) -> Row:
+    note = rule if near else "by this reading of its recipe the design is not the paper's"
+    return Row(label, paper, found, bool(near) if full else None, note if full else "")
 
 
 def _quality_rows(results: Results, design: str, comparable: bool) -> list[Row]:
@@ -226,20 +247,33 @@ def _quality_rows(results: Results, design: str, comparable: bool) -> list[Row]:
             found = values(results, method, measure, design=design)
             agrees = within_spread(mean, spread, found) if comparable and measure != "ELBO" else None
             label = f"{method}: {measure}{' (%)' if measure == 'nESS' else ''}"
-            rows.append(Row(label, f"{mean:.2f} ± {spread:.2f}", mean_and_spread(found), agrees))
+            note = explain(found, mean, _cause(results, design, measure)) if agrees is False else ""
+            rows.append(Row(label, f"{mean:.2f} ± {spread:.2f}", mean_and_spread(found), agrees, note))
         if best.size and method != "FB-GVI":
             gap = best.mean() - values(results, method, "ELBO", design=design)
             paper_gap = PAPER["FB-GVI"][0][0] - PAPER[method][0][0]
-            rows.append(Row(f"{method}: ELBO below FB-GVI's", f"{paper_gap:.2f}", mean_and_spread(gap)))
+            same = bool(gap.mean() > 0) if paper_gap > 1 else bool(abs(gap.mean()) < 1) if comparable else None
+            note = "" if same is not False else f"seeds from {gap.min():.2f} to {gap.max():.2f}"
+            rows.append(Row(f"{method}: ELBO below FB-GVI's", f"{paper_gap:.2f}", mean_and_spread(gap), same, note))
     clip = values(results, METHODS[0], "clip rate", design=design)
     if clip.size:
         found = f"{clip.mean():.1f}% ({clip.min():.1f}%–{clip.max():.1f}%)"
-        rows.append(Row("BW-IW-ELBO: steps clipped", "18.7% (13.6%–26.9%)", found))
+        inside = bool(13.55 <= clip.mean() < 26.95) if comparable else None
+        note = "agrees: mean within the paper's range" if comparable else "another posterior: not compared"
+        rows.append(Row("BW-IW-ELBO: steps clipped", "18.7% (13.6%–26.9%)", found, inside, note))
     order = _order(results, design)
     if order is not None:
         wanted = ("FB-GVI", "BW-IW-ELBO", "Euclidean ELBO", "Euclidean IW-ELBO")
-        rows.append(Row("order by KL(p‖q)", " < ".join(wanted), " < ".join(order), _same_order(order)))
+        same, note = _same_order(order), "the first two are too close to call"
+        rows.append(Row("order by KL(p‖q)", " < ".join(wanted), " < ".join(order), same, note))
     return rows
+
+
+def _cause(results: Results, design: str, measure: str) -> str:
+    reference = _reference(results, design)
+    if measure != "nESS" or reference is None:
+        return "another design"
+    return f"another design, on which Laplace itself has {reference['nESS']:.1f}%"
 
 
 def _order(results: Results, design: str) -> tuple[str, ...] | None:
@@ -286,11 +320,13 @@ def _plot_marginals(results: Results, reference: dict, design: str) -> Figure:
     right.axhline(1, color="0.5", linewidth=0.8)
     left.set(yscale="log", ylabel="|mean − reference's| / reference's sd")
     right.set(yscale="log", ylabel="sd / reference's sd")
+    number_plainly(right.yaxis)
     for ax in (left, right):
         ax.set_xlabel("coordinate, by the reference's sd")
         ax.spines[["top", "right"]].set_visible(False)
         ax.grid(color="0.92")
-    left.legend(frameon=False, fontsize=8)
+    handles, labels = left.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, markerscale=2)
     return figure
 
 
@@ -306,13 +342,21 @@ def reading(results: Results, settings: dict) -> str:
         )
     regular, literal = (_reference(results, design) for design in DESIGNS)
     if regular is not None and literal is not None:
-        parts.append(
-            f"What the two designs teach: a Laplace proposal has nESS {regular['nESS']:.0f}% on the regular one and "
-            f"{literal['nESS']:.1f}% on the literal one, where one coefficient is known from a single row. The paper's "
-            "high nESS at d = 96 and its use of a Laplace reference belong to a design without rare categories; a few "
-            "skewed coordinates undo both, whatever the geometry, because no Gaussian fits them."
-        )
+        parts.append(_compare_designs(regular, literal))
     return " ".join(parts)
+
+
+def _compare_designs(regular: dict, literal: dict) -> str:
+    """Rare categories as the reason for the low nESS of the literal design: a hypothesis, with its figures."""
+    deviations = [max(reference["deviations"]) for reference in (regular, literal)]
+    fits = literal["nESS"] < regular["nESS"] / 2 and deviations[1] > 2 * deviations[0]
+    return (
+        f"A Laplace proposal itself has nESS {regular['nESS']:.1f}% on the regular design and {literal['nESS']:.1f}% "
+        f"on the literal one, whose posterior standard deviations go up to {deviations[1]:.2f} against "
+        f"{deviations[0]:.2f}. That {'fits' if fits else 'does not fit'} the hypothesis that coefficients of "
+        "categories with a handful of rows have skewed posteriors that no Gaussian matches, in whatever geometry, and "
+        "that the paper's high nESS at d = 96 belongs to a design without them."
+    )
 
 
 def _read_design(results: Results, design: str, settings: dict) -> str:

@@ -25,11 +25,13 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.axis import Axis
+from matplotlib.ticker import LogLocator
 
 import bures
 from bures.storage import write_atomically
@@ -56,9 +58,18 @@ class Table:
 
 
 def mean_and_spread(values: Any, digits: int = 2) -> str:
-    """`mean ± standard deviation` over seeds."""
+    """`mean ± standard deviation` over seeds; of one seed, its value."""
     values = np.asarray(values, np.float64)
-    return f"{values.mean():.{digits}f} ± {values.std(ddof=1) if values.size > 1 else 0.0:.{digits}f}"
+    spread = f" ± {values.std(ddof=1):.{digits}f}" if values.size > 1 else ""
+    return f"{values.mean():.{digits}f}{spread}"
+
+
+def number_plainly(axis: Axis) -> None:
+    """Ticks of a logarithmic axis as plain numbers; within two decades at 1, 2 and 5."""
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter("")
 
 
 def within_spread(paper: float, paper_spread: float, values: Any, digits: int = 2) -> bool:
@@ -195,6 +206,59 @@ def select(results: Results, **wanted: Any) -> Iterator[tuple[dict[str, Any], An
         if all(entry["parameters"].get(name) == value for name, value in wanted.items()):
             yield entry["parameters"], entry["result"]
 
+
+# ---- Step sizes by one rule ------------------------------------------------------------------------------------------
+
+MARGIN, STABILITY, STAY = 0.5, 50.0, 100  # nats, nats, iterations
+
+
+def final(progress: Any) -> float | None:
+    """The mean of the last 100 evaluations; None if the run failed."""
+    last = np.asarray(progress, np.float64)[-STAY:]
+    return float(np.mean(last)) if np.all(np.isfinite(last)) else None
+
+
+def choose_step(
+    finals: Mapping[float, Iterable[float | None]], margin: float = MARGIN
+) -> tuple[float | None, list[float]]:
+    """The paper's rule: the largest viable step, and the steps that fail the stability guard.
+
+    A step is viable if its mean final value is within `margin` of the best mean, and its worst one within 50 of it.
+    Without a margin it is the rule of the paper's toy problems: the step with the highest mean.
+    """
+    values = {step: [-np.inf if x is None else x for x in finals[step]] for step in finals}
+    means = {step: float(np.mean(x)) for step, x in values.items() if len(x)}
+    best = max(means.values(), default=-np.inf)
+    unstable = [step for step in means if not min(values[step]) >= best - STABILITY]
+    viable = [step for step, mean in means.items() if step not in unstable and mean >= best - margin]
+    return max(viable, default=None), unstable
+
+
+def selection_finals(results: Results, **wanted: Any) -> dict[float, list[float | None]]:
+    """By step size, the final values of the selection cells with the wanted parameters."""
+    finals: dict[float, list[float | None]] = {}
+    for parameters, result in select(results, kind="selection", **wanted):
+        finals.setdefault(parameters["step_size"], []).append(result["final"])
+    return dict(sorted(finals.items()))
+
+
+def all_selected(finals: Mapping[float, list], expected: int) -> bool:
+    """Whether all of the selection cells are there: a part of them chooses nothing."""
+    return sum(map(len, finals.values())) == expected > 0
+
+
+def with_chosen_step(parameters: dict, results: Results, by: tuple[str, ...], margin: float = MARGIN) -> dict:
+    """A cell's parameters with the step size that the selection cells choose, once all of them are there.
+
+    They are those with the same values of the parameters named in `by`, `selected_from` in number.
+    """
+    expected = parameters.get("selected_from", 0)
+    finals = selection_finals(results, **{name: parameters[name] for name in by}) if expected else {}
+    chosen = choose_step(finals, margin)[0] if all_selected(finals, expected) else None
+    return parameters if chosen is None else parameters | {"step_size": chosen}
+
+
+# ---- The paper's methods --------------------------------------------------------------------------------------------
 
 BW_IW, FB, EUCLIDEAN_IW, EUCLIDEAN = "BW-IW-ELBO", "FB-GVI", "Euclidean IW-ELBO", "Euclidean ELBO"
 METHODS = (BW_IW, FB, EUCLIDEAN_IW, EUCLIDEAN)

@@ -35,6 +35,9 @@ def test_a_tiny_version_runs_once(name, tmp_path, monkeypatch):
         assert table.rows
         for row in table.rows:
             assert row.label and row.measured and row.agrees in (True, False, None)
+            # A figure of the paper's that differs, or is not compared, comes with a reason.
+            assert row.note or row.agrees is not False
+            assert row.note or table.note or row.agrees is not None or row.paper in ("–", "not given")
     files = {path.name for path in shown.folder.iterdir()}
     assert {"settings.json", "tables.md", "tables.csv", *(f"{figure}.png" for figure in shown.figures)} <= files
 
@@ -117,6 +120,13 @@ def test_a_damaged_cell_is_run_again(tmp_path, damage):
     assert not list(whole.folder.glob(".*"))
 
 
+def test_settings_of_another_version_are_passed_over(tmp_path):
+    module, _ = counting_experiment()
+    shown = run_experiment("squares", module, {"count": 1, "power": 2}, "full", tmp_path)
+    (shown.folder / "settings.json").write_text('{"count": 1}')
+    assert read_experiment("squares", module, "full", tmp_path) is None
+
+
 def test_a_cell_says_where_it_comes_from(tmp_path):
     module, _ = counting_experiment()
     run_experiment("squares", module, {"count": 1, "power": 2}, "full", tmp_path)
@@ -133,6 +143,29 @@ def test_two_runs_do_not_share_a_folder(tmp_path):
     module.run = lambda parameters: run_experiment("squares", inner, {"count": 1, "power": 2}, "full", tmp_path)
     with pytest.raises(ValueError, match="Another run is at work"):
         run_experiment("squares", module, {"count": 1, "power": 2}, "full", tmp_path)
+
+
+# ---- The rule for step sizes ----------------------------------------------------------------------------------------
+
+
+def test_the_largest_viable_step_is_chosen():
+    finals = {0.1: [-1.0, -1.0], 0.2: [-0.5, -0.5], 0.5: [-0.8, -0.8], 1.0: [-0.6, -60.0], 2.0: [0.0, None]}
+    assert protocol.choose_step(finals) == (0.5, [1.0, 2.0])
+    assert protocol.choose_step(finals, margin=0.0) == (0.2, [1.0, 2.0])
+    assert protocol.choose_step({}) == (None, [])
+
+
+def test_a_step_is_taken_over_once_all_selection_cells_are_there():
+    def selection(step, seed, final, method="a"):
+        parameters = {"kind": "selection", "method": method, "step_size": step, "seed": seed}
+        return {"parameters": parameters, "result": {"final": final}}
+
+    results = {"1": selection(0.1, 9001, -2.0), "2": selection(0.2, 9001, -1.0), "3": selection(0.5, 9001, 0.0, "b")}
+    cell = {"kind": "run", "method": "a", "step_size": 7.0, "selected_from": 2}
+    assert protocol.with_chosen_step(cell, results, by=("method",))["step_size"] == 0.2
+    assert protocol.with_chosen_step(cell | {"selected_from": 3}, results, by=("method",))["step_size"] == 7.0
+    assert protocol.with_chosen_step(cell | {"selected_from": 0}, results, by=("method",))["step_size"] == 7.0
+    assert protocol.with_chosen_step({"kind": "cost"}, results, by=("method",)) == {"kind": "cost"}
 
 
 # ---- The command line -----------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any
 from bures.reproduce import EXPERIMENTS, MARKS, MODES, Shown, find_folder, load_experiment, read_experiment
 from bures.storage import write_atomically
 
-_WORDS = {True: "agrees", False: "differs", None: "nothing to compare"}
+_WORDS = {True: "agrees", False: "differs", None: "not compared"}
 _CLASSES = {True: "yes", False: "no", None: "none"}
 
 _STYLE = """
@@ -43,6 +43,7 @@ td.mark { font-weight: 700; }
 td.yes { color: var(--yes); } td.no { color: var(--no); } td.none, tr.none td { color: var(--soft); }
 tr.no td { background: #fdf4ef; }
 .note { display: block; font-size: .82rem; color: var(--soft); white-space: normal; }
+.comparison td:first-child { min-width: 17rem; }
 .contents { width: auto; }
 figure { margin: 1.6rem 0; }
 figure img { display: block; max-width: 100%; height: auto; }
@@ -57,6 +58,14 @@ ul { padding-left: 1.2rem; margin: .2rem 0 .8rem; } li { margin: .15rem 0; }
   h1 { font-size: 1.5rem; }
   th, td { padding: .34rem .4rem; }
   table { font-size: .82rem; }
+  /* A comparison is two lines: what is compared, with its note, and below it paper, measured and verdict. */
+  .comparison, .comparison thead, .comparison tbody { display: block; }
+  .comparison tr { display: grid; grid-template-columns: 1fr 1fr 4.6rem; border-bottom: 1px solid var(--line); }
+  .comparison th, .comparison td { border-bottom: 0; }
+  .comparison th:first-child { display: none; }
+  .comparison th:nth-child(2), .comparison td:nth-child(2) { padding-left: 0; }
+  .comparison td:first-child { grid-column: 1 / -1; min-width: 0; padding-bottom: 0; }
+  .comparison td.value { white-space: normal; }
   figure img { max-width: none; width: 40rem; } /* scrolls in its box: legible rather than small */
   dl { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: .4rem; }
 }
@@ -119,8 +128,8 @@ def _summary(shown: list[Shown], missing: list[str]) -> str:
         "<header>",
         "<h1>The paper’s experiments, measured</h1>",
         f"<p><strong>{verdicts.count(True)} of {compared} comparisons agree</strong> with the paper, "
-        f"{verdicts.count(False)} differ; {verdicts.count(None)} further rows have no figure in the paper to compare "
-        "with.</p>",
+        f"{verdicts.count(False)} differ; {verdicts.count(None)} further rows are not compared: the paper has no "
+        "figure there, or one of other data or of another machine, as the notes say.</p>",
         _contents(shown),
     ]
     if missing:
@@ -133,7 +142,7 @@ def _summary(shown: list[Shown], missing: list[str]) -> str:
 
 def _differing(each: Shown, table: Any) -> str:
     items = [
-        f"<li>{_text(row.label)}: paper {_text(row.paper)}, measured {_text(row.measured)}</li>"
+        f"<li>{_text(row.label)}: paper {_text(row.paper)}, measured {_text(row.measured)}{_note(row)}</li>"
         for row in table.rows
         if row.agrees is False
     ]
@@ -187,11 +196,15 @@ def _table(table: Any) -> str:
 
 
 def _row(row: Any) -> str:
-    kind, note = _CLASSES[row.agrees], f'<span class="note">{_text(row.note)}</span>' if row.note else ""
+    kind = _CLASSES[row.agrees]
     return (
-        f'<tr class="{kind}"><td>{_text(row.label)}{note}</td>{_value(row.paper)}{_value(row.measured)}'
+        f'<tr class="{kind}"><td>{_text(row.label)}{_note(row)}</td>{_value(row.paper)}{_value(row.measured)}'
         f'<td class="mark {kind}" title="{_WORDS[row.agrees]}">{MARKS[row.agrees]}</td></tr>'
     )
+
+
+def _note(row: Any) -> str:
+    return f'<span class="note">{_text(row.note)}</span>' if row.note else ""
 
 
 def _value(value: str) -> str:

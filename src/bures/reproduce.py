@@ -161,10 +161,10 @@ def read_experiment(name: str, module: Any, mode: str, out: Path) -> Shown | Non
     store = protocol.Store(out, name, mode)
     try:
         settings = json.loads((store.folder / "settings.json").read_text())
-    except (OSError, ValueError):
+        cells = json.loads(json.dumps(module.cells(settings)))
+    except (OSError, ValueError, KeyError):  # none, cut short, or those of another version of the experiment
         return None
     results = protocol.read_cells(module, store, settings)
-    cells = json.loads(json.dumps(module.cells(settings)))
     entries = [store.entry(cell, kept["parameters"]) for cell, kept in results.items()]
     provenances = {}
     for entry in entries:
