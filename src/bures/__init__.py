@@ -1,6 +1,5 @@
 """Gaussian variational inference on Bures–Wasserstein space, with importance-weighted objectives."""
 
-from bures import models as models
 from bures.diagnostics import Diagnostics as Diagnostics
 from bures.estimator import (
     Estimate as Estimate,
@@ -28,10 +27,10 @@ from bures.target import Target as Target
 
 
 def __getattr__(name: str):
-    """`bures.plot`, `bures.reference` and the like load when they are first used."""
+    """`bures.models`, `bures.plot` and the like load when they are first used."""
     import importlib
 
-    if name in ("datasets", "frontends", "plot", "posteriordb", "reference", "support"):
+    if name in ("datasets", "frontends", "models", "plot", "posteriordb", "reference", "support"):
         return importlib.import_module(f"bures.{name}")
     if name in ("numpyro", "pymc", "stan"):
         return importlib.import_module(f"bures.frontends.{name}")

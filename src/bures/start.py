@@ -46,7 +46,7 @@ def find_start(key: Key[Array, ""], target: Target) -> Start:
     """The best of a few local and broad candidates by the mass they see.
 
     Local candidates are Laplace approximations, from the target's initial point and from the best of some random
-    points around it (unless the density rises all the way from there to the first), and the standard normal there.
+    points around it (unless log p is concave on the way from there to the first), and the standard normal there.
     Each is also looked at through wider versions of itself: if draws from one of these show clearly more mass than the
     local one does (other modes, or tails), the Gaussian with the moments of their importance-weighted draws takes its
     place. So does that of all modes together.
@@ -91,20 +91,20 @@ def _mode(key: Key[Array, ""], target: Target) -> Gaussian | None:
 
 
 def _worth_climbing(target: Target, around: _View, mode: Gaussian | None) -> list[Float[Array, " dim"]]:
-    """The best points of each width, but for those from which the straight way to the known mode goes uphill."""
+    """The best points of each width, but for those from which log p is concave on the way to the known mode."""
     best = np.argsort(np.asarray(around.values), axis=1)[:, -_CLIMBS:]
     points = jnp.take_along_axis(around.z, jnp.asarray(best)[:, :, None], axis=1).reshape(-1, target.dim)
-    uphill = np.zeros(len(points), bool) if mode is None else np.asarray(_goes_uphill(target, points, mode.mean))
-    return [point for point, known in zip(points, uphill, strict=True) if not known]
+    known = np.zeros(len(points), bool) if mode is None else np.asarray(_is_concave(target, points, mode.mean))
+    return [point for point, leads_there in zip(points, known, strict=True) if not leads_there]
 
 
 @eqx.filter_jit
-def _goes_uphill(target: Target, points: Float[Array, "n dim"], end: Float[Array, " dim"]) -> Bool[Array, " n"]:
-    """Whether the density rises all the way from a point to the end, as far as a few places in between show."""
+def _is_concave(target: Target, points: Float[Array, "n dim"], end: Float[Array, " dim"]) -> Bool[Array, " n"]:
+    """Whether log p is concave on the way from a point to the end, as far as a few places in between show."""
     shares = jnp.linspace(0, 1, _PLACES, dtype=end.dtype)
     places = points + shares[:, None, None] * (end - points)
     values = target.value(places.reshape(-1, target.dim)).reshape(_PLACES, -1)
-    return jnp.all(jnp.diff(values, axis=0) > 0, axis=0)
+    return jnp.all(jnp.diff(values, n=2, axis=0) < 0, axis=0)
 
 
 def _add_mode(modes: list[Gaussian], target: Target, point: Float[Array, " dim"]) -> None:
