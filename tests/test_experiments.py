@@ -1,5 +1,6 @@
 """The experiments in a tiny version, the cells they keep, what a killed run leaves, and the page that shows it all."""
 
+import functools
 import itertools
 import json
 import random
@@ -24,10 +25,22 @@ PRESENT = [name for name in EXPERIMENTS if (FOLDER / f"{name.replace('-', '_')}.
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """From the name of an experiment to what its tiny version shows; it is run when it is first asked for."""
+    out = tmp_path_factory.mktemp("tiny") / "results"
+
+    @functools.cache
+    def run(name):
+        module = load_experiment(name, FOLDER)
+        return run_experiment(name, module, module.tiny(), "quick", out)
+
+    return run
+
+
 @pytest.mark.parametrize("name", PRESENT)
-def test_a_tiny_version_runs_once(name, tmp_path, monkeypatch):
-    module = load_experiment(name, FOLDER)
-    shown = run_experiment(name, module, module.tiny(), "quick", tmp_path)
+def test_a_tiny_version_runs_once(name, tiny, monkeypatch):
+    shown, module = tiny(name), load_experiment(name, FOLDER)
     assert shown.done == shown.total > 0
     assert shown.tables and shown.figures and shown.reading
     assert all(content.startswith(b"\x89PNG") for content in shown.figures.values())
@@ -42,16 +55,15 @@ def test_a_tiny_version_runs_once(name, tmp_path, monkeypatch):
     assert {"settings.json", "tables.md", "tables.csv", *(f"{figure}.png" for figure in shown.figures)} <= files
 
     monkeypatch.setattr(module, "run", lambda parameters: pytest.fail("a kept cell was run again"))
-    results = protocol.run_cells(module, protocol.Store(tmp_path, name, "quick"), module.tiny())
+    results = protocol.run_cells(module, protocol.Store(shown.folder.parents[1], name, "quick"), module.tiny())
     assert module.tables(results, json.loads(json.dumps(module.tiny()))) == list(shown.tables)
 
 
-def test_tables_and_figures_are_drawn_again_without_rerunning(tmp_path, monkeypatch):
-    name, module = "eggbox", load_experiment("eggbox", FOLDER)
-    shown = run_experiment(name, module, module.tiny(), "quick", tmp_path)
+def test_tables_and_figures_are_drawn_again_without_rerunning(tiny, monkeypatch):
+    shown, module = tiny("eggbox"), load_experiment("eggbox", FOLDER)
     files = {path.name: path.read_bytes() for path in shown.folder.iterdir()}
     monkeypatch.setattr(module, "run", lambda parameters: pytest.fail("a kept cell was run again"))
-    run_experiment(name, module, module.tiny(), "quick", tmp_path)
+    run_experiment("eggbox", module, module.tiny(), "quick", shown.folder.parents[1])
     assert {path.name: path.read_bytes() for path in shown.folder.iterdir()} == files
 
 
@@ -336,27 +348,15 @@ def browse(page: Path, folder: Path, width: int) -> dict:
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory):
-    """The report of the committed results, and of tiny runs of those small experiments that have none."""
-    out = tmp_path_factory.mktemp("page") / "results"
-    if (ROOT / "results").is_dir():
-        shutil.copytree(ROOT / "results", out)
-    for name in ("eggbox", "snr"):
-        if not (out / name / "full" / "tables.md").is_file():
-            module = load_experiment(name, FOLDER)
-            run_experiment(name, module, module.tiny(), "quick", out)
-    return write_report(out, experiments=FOLDER)
+def page(tiny):
+    """The report of the tiny versions of all experiments."""
+    folders = [tiny(name).folder for name in PRESENT]
+    return write_report(folders[0].parents[1], experiments=FOLDER)
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: the report is not looked at in a browser")
-def test_the_report_in_a_browser(page, tmp_path):
-    out = page.parent
-    found = [
-        read_experiment(name, load_experiment(name, FOLDER), mode, out)
-        for name in PRESENT
-        for mode in ("full", "quick")
-    ]
-    shown = {each.name: each for each in reversed([each for each in found if each is not None and each.done])}
+def test_the_report_in_a_browser(page, tiny, tmp_path):
+    shown = {name: tiny(name) for name in PRESENT}
     for width in (1280, 390):
         seen = browse(page, tmp_path, width)
         assert seen["sections"] == [name for name in EXPERIMENTS if name in shown]
