@@ -314,7 +314,7 @@ def test_a_fit_that_may_not_be_trusted_says_so_whenever_it_is_printed(key):
     assert good.outcome is bures.Outcome.CONVERGED
     assert "k̂" not in str(good)
     heavy = bures.fit(bures.models.funnel(dim=5), key=key)
-    assert heavy.khat > 0.7
+    assert heavy.outcome is bures.Outcome.CONVERGED
     assert "But k̂" in str(heavy)
 
 

@@ -34,7 +34,7 @@ _RESPONSE = 0.2  # seconds one compiled call should take: how long Ctrl-C and th
 _DRAWS = 400  # at a step, in few dimensions: steps of few draws, averaged, cost no more than few of many
 _FEW_DRAWS = 100  # at a step, from a start that is nearly exact
 _K, _IW_DIM = 10, 10  # draws in a tuple by default, and the dimension up to which their weights are used as they are
-_START = 2**32 - 1  # folded into the key for the search of a start: no step has this number
+_START, _JUDGED = 2**32 - 1, 2**32 - 2  # folded into the key for the start and the last word: no step has these numbers
 
 
 class Fit(eqx.Module):
@@ -78,15 +78,6 @@ class Fit(eqx.Module):
     @property
     def num_hessians(self) -> int:
         return self._num_estimates * self.method.cost().hessians
-
-    @property
-    def khat(self) -> float:
-        """Pareto k̂ of the weights at the last steps: free, but from few draws and of the Gaussians before the last."""
-        return diagnostics.pareto_khat(self._last_weights)
-
-    @property
-    def _last_weights(self) -> np.ndarray:
-        return np.asarray(self.carry.log_weights)[: self.num_steps].reshape(-1)
 
     def diagnose(self, key: Key[Array, ""], num_samples: int = 10_000, *, K: int | None = None) -> Diagnostics:
         """ELBO, IW-ELBO, nESS, Pareto k̂ and log evidence from fresh draws, with a sentence on whether to trust them.
@@ -151,14 +142,12 @@ class Fit(eqx.Module):
         return _run(unsettled, self.num_steps + num_steps, None, progress, callback)
 
     def __str__(self) -> str:
+        """The outcome, with a warning if fresh draws say that the approximation may not be trusted."""
         method = self.method
         names = (type(part).__name__ for part in (method.objective, method.estimator, method.geometry))
         text = f"Fit of {self.target.dim} dimensions by {' × '.join(names)}, {self.num_steps} steps\n{self.outcome}"
-        weights = self._last_weights
-        if weights.size == 0 or self.khat < (threshold := diagnostics.khat_threshold(weights.size)):
-            return text
-        found = diagnostics.advice(self.khat, threshold, diagnostics.ness(weights))
-        return f"{text}\nBut k̂ = {self.khat:.2f} at the last steps. {found}"
+        found = self.diagnose(jax.random.fold_in(self.key, _JUDGED))
+        return text if found.trustworthy else f"{text}\nBut k̂ = {found.khat:.2f}. {found.message}"
 
 
 def fit(
@@ -217,9 +206,7 @@ def fit(
     if estimator is None:
         method = Method(objective, default_estimator(target, objective, begin.variance), geometry)
     state = init_state(target, init=q, objective=method.objective, estimator=method.estimator, geometry=method.geometry)
-    start = Fit(
-        q, _no_trace(q.mean.dtype), ((0, q),), target, method, key, Carry.start(state, method), Outcome.MAX_STEPS.value
-    )
+    start = Fit(q, _no_trace(q.mean.dtype), ((0, q),), target, method, key, Carry.start(state), Outcome.MAX_STEPS.value)
     if is_traced(key, target, q, method):
         if num_steps is None:
             raise fail("num_steps", "given under jit or vmap", num_steps, "Pass num_steps=1000, say.")

@@ -23,7 +23,6 @@ from bures.target import Target, as_target
 
 # The smallest eigenvalue is watched at every step up to this dimension, and every hundredth step beyond it.
 _WATCHED_DIM = 128
-_KEPT = 1000  # draws whose weights are kept
 _PATIENCE = 3  # steps in a row with a small gap that count as settled
 
 
@@ -129,11 +128,11 @@ def step(
     """One step. If anything in it is not finite the state comes back unchanged and `info.finite` is False."""
     check_key(key)
     method = Method(objective, estimator, geometry).traced(state.approximation.mean.dtype)
-    return _step(key, state, target, method)[:2]
+    return _step(key, state, target, method)
 
 
 @eqx.filter_jit
-def _step(key: Key[Array, ""], state: State, target: Target, method: Method) -> tuple[State, Info, Float[Array, "M K"]]:
+def _step(key: Key[Array, ""], state: State, target: Target, method: Method) -> tuple[State, Info]:
     q = state.approximation
     objective = method.geometry.pursue(method.objective, state.geometry)
     estimate = method.estimator(key, q, target, objective)
@@ -150,8 +149,7 @@ def _step(key: Key[Array, ""], state: State, target: Target, method: Method) -> 
     grad_norm = jnp.sqrt(jnp.sum(estimate.a**2) + jnp.sum((linalg.symmetrise(estimate.S) @ q.chol) ** 2))
     ness = normalised_ess(estimate.log_weights.reshape(-1))
     gap = jnp.asarray(move.gap, q.mean.dtype)
-    info = Info(estimate.bound, ness, grad_norm, move.clipped, move.step_size, gap, finite)
-    return state, info, estimate.log_weights
+    return state, Info(estimate.bound, ness, grad_norm, move.clipped, move.step_size, gap, finite)
 
 
 def normalised_ess(log_weights: Float[Array, " n"]) -> Float[Array, ""]:
@@ -167,7 +165,6 @@ class Carry(eqx.Module):
     state: State
     best: Gaussian  # the approximation with the highest bound so far, to fall back to
     best_bound: Float[Array, ""]
-    log_weights: Float[Array, "kept M K"]  # of the draws of the last few steps
     min_eigenvalue: Float[Array, ""]
     count: Int[Array, ""]  # steps taken
     calm: Int[Array, ""]  # steps in a row, up to now, with a gap below the tolerance
@@ -175,14 +172,12 @@ class Carry(eqx.Module):
 
     @classmethod
     @eqx.filter_jit
-    def start(cls, state: State, method: Method) -> "Carry":
+    def start(cls, state: State) -> "Carry":
         q = state.approximation
         dtype = q.mean.dtype
         smallest = linalg.singular_values(q.chol)[-1] ** 2
         zero = jnp.array(0, jnp.int32)
-        draws = method.estimator.M * method.objective.K
-        none = jnp.zeros((max(1, _KEPT // draws), method.estimator.M, method.objective.K), dtype)
-        return cls(state, q, jnp.array(-jnp.inf, dtype), none, smallest, zero, zero, jnp.array(False))
+        return cls(state, q, jnp.array(-jnp.inf, dtype), smallest, zero, zero, jnp.array(False))
 
     @property
     def settled(self) -> Bool[Array, ""]:
@@ -218,7 +213,7 @@ def advance(
         carry, trace = loop
         at = carry.count - first
         q = carry.state.approximation
-        state, info, log_weights = _step(jax.random.fold_in(key, carry.count), carry.state, target, method)
+        state, info = _step(jax.random.fold_in(key, carry.count), carry.state, target, method)
         better = info.finite & (info.bound > carry.best_bound)
         best = jax.tree.map(lambda new, old: jnp.where(better, new, old), q, carry.best)
         best_bound = jnp.where(better, info.bound, carry.best_bound)
@@ -228,9 +223,7 @@ def advance(
         failed = jnp.logical_not(info.finite)
         taken = carry.count + jnp.where(failed, 0, 1)
         calm = jnp.where(info.gap < tolerance, carry.calm + 1, 0)
-        slot = carry.count % carry.log_weights.shape[0]
-        log_weights = jnp.where(info.finite, carry.log_weights.at[slot].set(log_weights), carry.log_weights)
-        return Carry(state, best, best_bound, log_weights, smallest, taken, calm, failed), trace
+        return Carry(state, best, best_bound, smallest, taken, calm, failed), trace
 
     return jax.lax.while_loop(unfinished, body, (carry, trace))
 

@@ -27,7 +27,7 @@ from bures.loop import Carry, Method, State, Trace
 from bures.target import Target, as_target
 
 _FORMAT = "bures-fit"
-_VERSION = 1
+_VERSION = 2
 _PARTS = ("objective", "estimator", "geometry")
 
 
@@ -110,7 +110,7 @@ def load(path: Any, *, target: Any, dim: int | None = None, **parts: Any) -> Fit
     method = Method(**{part: _rebuild_part(part, description["method"][part], parts.get(part)) for part in _PARTS})
     q = Gaussian(arrays["mean"], arrays["chol"])
     _check_same_density(target, q, description["log_density_at_mean"])
-    template = Carry.start(State(q, method.geometry.init(q)), method)
+    template = Carry.start(State(q, method.geometry.init(q)))
     leaves, structure = jax.tree.flatten(template)
     saved = [arrays.get(f"carry_{i}") for i in range(len(leaves))]
     if f"carry_{len(leaves)}" in arrays or any(
