@@ -91,14 +91,14 @@ def test_an_edited_file_is_refused(saved, place):
 
 
 def test_another_version_is_refused_by_its_number(saved):
-    saved.write_bytes(saved.read_bytes().replace(b"bures-fit 1\n", b"bures-fit 99\n", 1))
+    saved.write_bytes(saved.read_bytes().replace(b"bures-fit 2\n", b"bures-fit 99\n", 1))
     with pytest.raises(ValueError, match="version '99'"):
         bures.load(saved, target=bures.models.eggbox())
 
 
 def test_a_payload_that_is_not_an_archive_is_refused(saved):
     payload = b"not a zip"
-    saved.write_bytes(b"bures-fit 1\n" + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload)
+    saved.write_bytes(b"bures-fit 2\n" + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload)
     with pytest.raises(ValueError, match="cannot be read"):
         bures.load(saved, target=bures.models.eggbox())
 
