@@ -238,8 +238,8 @@ def default_estimator(target: Target, objective: AbstractObjective, variance: fl
 
 
 def default_tolerance(target: Target) -> float:
-    """0.005 nats, or 0.0005 a dimension where that is more."""
-    return max(0.005, 0.0005 * target.dim)
+    """0.005 nats; in more than ten dimensions, 0.001 for each of them."""
+    return 0.005 if target.dim <= _IW_DIM else 0.001 * target.dim
 
 
 def _default_start(key: Key[Array, ""], target: Target) -> Start:
