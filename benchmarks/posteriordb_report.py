@@ -77,7 +77,7 @@ def collect(results: dict[str, Any], moments: dict[str, Any]) -> list[dict[str, 
 
 
 def _below(record: dict[str, Any], name: str, limit: float) -> bool:
-    return record[name] is not None and record[name] < limit
+    return record.get(name) is not None and record[name] < limit
 
 
 def _of(records: list[dict[str, Any]], **wanted: Any) -> list[dict[str, Any]]:
@@ -132,10 +132,16 @@ def against_moments(records: list[dict[str, Any]], settings: dict[str, Any]) -> 
             ratio = (record.get("ness") or 0.0) / record["moment_ness"]
             reached += ratio >= SHARE
             cells = (record.get("ness"), record["moment_ness"], ratio, record.get("khat"))
-            rows.append((name, *map(_text, cells), record["outcome"], _text(ratio >= SHARE)))
+            rows.append((name, *map(_text, cells), _outcome(record), _text(ratio >= SHARE)))
     title = f"The default fit against the moment-matched Gaussian: {reached} of {len(rows)} reach {SHARE:.0%} of it"
     heads = ("posterior", "nESS", "moment-matched", "ratio", "k̂", "outcome", "reached")
     return Grid(title, heads, rows)
+
+
+def _outcome(record: dict[str, Any]) -> str:
+    """How the method says it ended; that a fit has converged is never said without what its weights say."""
+    doubtful = record["outcome"] == "CONVERGED" and not _below(record, "khat", 0.7)
+    return f"{record['outcome']}, but k̂ ≥ 0.7" if doubtful else record["outcome"]
 
 
 COLUMNS = {
@@ -151,7 +157,6 @@ COLUMNS = {
     "Hessians": "num_hessians",
     "cold s": "cold_seconds",
     "warm s": "warm_seconds",
-    "outcome": "outcome",
 }
 
 
@@ -160,10 +165,10 @@ def details(records: list[dict[str, Any]], settings: dict[str, Any]) -> list[Gri
     grids = []
     for name in settings["only"]:
         rows = [
-            (record["method"], *(_text(record.get(column), 4) for column in COLUMNS.values()))
+            (record["method"], *(_text(record.get(column), 4) for column in COLUMNS.values()), _outcome(record))
             for record in _of(records, posterior=name)
         ]
-        grids.append(Grid(name, ("method", *COLUMNS), rows))
+        grids.append(Grid(name, ("method", *COLUMNS, "outcome"), rows))
     return grids
 
 
