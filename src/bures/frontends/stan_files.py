@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import re
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -35,7 +36,8 @@ def find_library(program: Any, *, make_args: Sequence[str] = (), stanc_args: Seq
     """
     bridgestan = import_extra("bridgestan", "stan")
     home = os.path.realpath(bridgestan.compile.get_bridgestan_path())
-    parts = [_read_program(program), *make_args, *stanc_args, bridgestan.__version__, home]
+    # A library remembers where the libraries are that it was linked with: in BridgeStan's folder, or the environment's.
+    parts = [_read_program(program), *make_args, *stanc_args, bridgestan.__version__, home, sys.prefix]
     return _cache() / f"{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:20]}.so"
 
 
