@@ -229,7 +229,7 @@ def choose_step(
     values = {step: [-np.inf if x is None else x for x in finals[step]] for step in finals}
     means = {step: float(np.mean(x)) for step, x in values.items() if len(x)}
     best = max(means.values(), default=-np.inf)
-    unstable = [step for step in means if not min(values[step]) >= best - STABILITY]
+    unstable = [step for step in means if not (np.isfinite(best) and min(values[step]) >= best - STABILITY)]
     viable = [step for step, mean in means.items() if step not in unstable and mean >= best - margin]
     return max(viable, default=None), unstable
 

@@ -167,6 +167,10 @@ def test_the_largest_viable_step_is_chosen():
     assert protocol.choose_step({}) == (None, [])
 
 
+def test_no_step_is_chosen_if_all_fail():
+    assert protocol.choose_step({0.1: [None, None], 0.2: [None]}) == (None, [0.1, 0.2])
+
+
 def test_a_step_is_taken_over_once_all_selection_cells_are_there():
     def selection(step, seed, final, method="a"):
         parameters = {"kind": "selection", "method": method, "step_size": step, "seed": seed}
