@@ -15,7 +15,7 @@ from bures.proper import refuse_improper
 from bures.target import Target
 
 _MOST_DRAWS, _FEWEST_DRAWS = 256, 32  # of each width
-_ELEMENTS = 2**20  # of the largest array that the draws of a width make, where that leaves enough of them
+_ELEMENTS = 2**19  # of the largest array that the draws of a width make, where that leaves enough of them
 _WIDTHS = (1.0, 3.0, 10.0)  # how much wider than a local candidate to look, in standard deviations
 _MARGIN = 0.1  # nats by which a broad view must be ahead
 _TRIES = 10  # points to try Newton's method from until a mode is found
