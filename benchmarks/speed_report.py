@@ -25,7 +25,7 @@ class Check(NamedTuple):
     @property
     def margin(self) -> float:
         """How many times better than it has to be."""
-        return self.limit / self.value if self.at_most else self.value / self.limit
+        return self.limit / max(self.value, 1e-300) if self.at_most else self.value / self.limit
 
     def row(self) -> Row:
         holds = bool(self.value <= self.limit if self.at_most else self.value >= self.limit)
