@@ -304,6 +304,7 @@ def test_defaults_follow_the_dimension():
     assert default_objective(small) == bures.IWELBO(K=10)
     assert default_objective(large) == bures.VRIWAE(K=10, alpha=0.95)
     assert default_estimator(small, bures.IWELBO(K=10)).M == 40
+    assert default_estimator(small, bures.IWELBO(K=200)).M == 40
     assert default_estimator(small, bures.ELBO()).M == 400
     assert default_estimator(small, bures.ELBO(), variance=0.3).M == 100
     assert (

@@ -233,7 +233,7 @@ def default_estimator(target: Target, objective: AbstractObjective, variance: fl
     """
     # By Stein's lemma the noise of S is about d times the variance over the number of draws.
     draws = _FEW_DRAWS if target.dim * variance < 1 else _DRAWS
-    M = math.ceil(max(draws, 10 * target.dim) / objective.K)
+    M = math.ceil(max(draws, 10 * target.dim) / min(objective.K, _K))  # larger tuples are not fewer
     return Stein(M=M, draws="antithetic", permutations=min(8, M) if objective.K > 1 else 1)
 
 
