@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from bures.check import check_key, check_positive_integer
-from bures.diagnostics import Pool, pareto_khat, smooth_log_weights
+from bures.diagnostics import Pool, advice, khat_threshold, ness, pareto_khat, smooth_log_weights
 
 if TYPE_CHECKING:
     from xarray import DataTree
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def to_arviz(fit: "Fit", key: Key[Array, ""], *, num_draws: int, resample: bool) -> "DataTree":
     """A DataTree with `posterior` (one chain) and `sample_stats` (log p, log q, raw and smoothed log weights).
 
-    k̂ and the outcome are attributes of both. Where the target's labels have them, `log_likelihood` and
+    The outcome, k̂ and what it advises are attributes of both. Where the target's labels have them, `log_likelihood` and
     `observed_data` are there too.
     """
     try:
@@ -45,10 +45,12 @@ def to_arviz(fit: "Fit", key: Key[Array, ""], *, num_draws: int, resample: bool)
         "posterior": _one_chain(jax.vmap(target.constrain)(z)),
         "sample_stats": {name: np.asarray(value)[kept][None] for name, value in statistics.items()},
     }
+    khat = pareto_khat(pool.log_weights)
     attributes = {
         "inference_library": "bures",
         "outcome": fit.outcome.name,
-        "khat": pareto_khat(pool.log_weights),
+        "khat": khat,
+        "advice": advice(khat, khat_threshold(size), ness(pool.log_weights)),
         "resampled": int(resample),
         **labels.attributes,
     }
