@@ -387,7 +387,7 @@ def _optimum_table(results: Results, settings: dict) -> Table:
         tuple(rows),
         f"Mean ± standard deviation over {settings['repeats']} seed{'s' if settings['repeats'] > 1 else ''}. The "
         f"optimum is that of the bound itself, maximised on {settings['draws']:,} fixed draws (no geometry, no step "
-        "size). Where bures.fit, with its default 100 tuples a step, lies below it, a likely cause (not measured "
+        "size). Where bures.fit with nothing else set lies below it, a likely cause (not measured "
         "here) is that under heavy-tailed noise its safeguard acts on one side.",
     )
 

@@ -214,9 +214,8 @@ class _LogisticRegression(eqx.Module):
     prior_variance: Float[Array, ""]
 
     def __call__(self, z: Float[Array, " dim"]) -> Float[Array, ""]:
-        rounded = z.astype(self.X.dtype)
-        loss = jnp.sum(self.repeats * softplus(self.X @ rounded), dtype=z.dtype)
-        return self.counts @ rounded.astype(z.dtype) - loss + self._log_prior(z)
+        loss = jnp.sum(self.repeats * softplus(self.X @ z.astype(self.X.dtype)), dtype=z.dtype)
+        return self._apart_from_loss(z) - loss
 
     def values(self, z: Float[Array, "points dim"]) -> Float[Array, " points"]:
         def block(z):
@@ -225,8 +224,7 @@ class _LogisticRegression(eqx.Module):
             def loss(X, repeats):
                 return jnp.sum(softplus(rounded @ X.T) * repeats, axis=1)
 
-            linear = rounded.astype(z.dtype) @ self.counts
-            return linear - self._sum_over_rows(loss, z) + jax.vmap(self._log_prior)(z)
+            return jax.vmap(self._apart_from_loss)(z) - self._sum_over_rows(loss, z)
 
         return map_in_blocks(block, z, _POINTS)
 
@@ -241,9 +239,7 @@ class _LogisticRegression(eqx.Module):
                 return jnp.sum(softplus(x) * repeats, axis=1), _sigmoid(x) @ (X * repeats[:, None])
 
             loss, slope = self._sum_over_rows(loss_and_slope, z)
-            linear = rounded.astype(z.dtype) @ self.counts
-            values = linear - loss + jax.vmap(self._log_prior)(z)
-            return values, self.counts - slope - z / self.prior_variance
+            return jax.vmap(self._apart_from_loss)(z) - loss, self.counts - slope - z / self.prior_variance
 
         return map_in_blocks(block, z, _POINTS)
 
@@ -262,8 +258,10 @@ class _LogisticRegression(eqx.Module):
         prior = jnp.sum(weights) / self.prior_variance * jnp.eye(z.shape[1], dtype=z.dtype)
         return -sum_in_blocks(block, weights, z, _POINTS) - prior
 
-    def _log_prior(self, z: Float[Array, " dim"]) -> Float[Array, ""]:
-        return -jnp.sum(z**2) / (2 * self.prior_variance) - z.size * jnp.log(2 * jnp.pi * self.prior_variance) / 2
+    def _apart_from_loss(self, z: Float[Array, " dim"]) -> Float[Array, ""]:
+        """The part of the labels, and the log prior."""
+        prior = -jnp.sum(z**2) / (2 * self.prior_variance) - z.size * jnp.log(2 * jnp.pi * self.prior_variance) / 2
+        return self.counts @ z.astype(self.X.dtype).astype(z.dtype) + prior
 
     def _sum_over_rows(self, function: Callable[[Array, Array], Any], z: Float[Array, "points dim"]) -> Any:
         """The sum of `function(X, repeats)` over blocks of rows, as many as go with these points into the cache."""
