@@ -284,12 +284,10 @@ def _paths(
 
     # A draw of weight zero (outside the support, say) contributes nothing, whatever its derivatives are.
     active = (A != 0)[:, None]
-    best = z[jnp.argmax(A)]
     inverse_chol = linalg.inverse_lower(q.chol)
     entropy_scores = noise @ inverse_chol
     score = jnp.where(active, score + entropy_scores, 0)
     entropy_score = A @ entropy_scores / A.size
-    z = jnp.where(active, z, best)
     return _Paths(z, noise, score, A, B, entropy_score, mean_A, inverse_chol, log_weights, bound)
 
 

@@ -50,7 +50,8 @@ class Target(eqx.Module):
     - `log_density`: any JAX function `(dim,) -> scalar`. If it is itself a pytree (say an `equinox.Module` that
         holds data), the data are traced, so that targets of one shape share one compilation. If it has methods
         `values` and `values_and_scores`, from points (n, dim) to log p (n,) and ∇log p (n, dim), these are used in the
-        place of `vmap` and automatic differentiation.
+        place of `vmap` and automatic differentiation. If it has an attribute `smooth = True`, its derivatives are taken
+        to be finite at every point.
     - `dim`: the dimension.
     - `names`: names of the `dim` coordinates, for tables and plots.
     - `constrain`: the way back from a point of R^dim to the model's own, named and constrained variables.
@@ -146,7 +147,13 @@ class Target(eqx.Module):
         return values.astype(z.dtype), scores.astype(z.dtype)
 
     def weighted_hessian(self, weights: Float[Array, " n"], z: Float[Array, "n dim"]) -> Float[Array, "dim dim"]:
-        """Σᵢ wᵢ ∇²log p(zᵢ): the only way the estimators use second derivatives."""
+        """Σᵢ wᵢ ∇²log p(zᵢ): the only way the estimators use second derivatives.
+
+        A point of weight zero contributes nothing, whatever its derivatives are (outside the support, say): another
+        stands in for it, unless the density says that it is `smooth`, with finite derivatives at every point.
+        """
+        if not getattr(self.log_density, "smooth", False):
+            z = jnp.where((weights != 0)[:, None], z, z[jnp.argmax(jnp.abs(weights))])
         fast = self._weighted_hessian or getattr(self.log_density, "weighted_hessian", None)
         if fast is not None:
             return fast(weights, z).astype(z.dtype)
