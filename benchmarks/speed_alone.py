@@ -95,7 +95,7 @@ def growth(kind: str, N: int, dim: int, M: int | None, K: int, num_steps: int) -
     import jax.numpy as jnp
 
     import bures
-    from bures.fit import default_estimator
+    from bures.fitting import default_estimator
 
     if kind == "regression":
         rng = np.random.default_rng(0)

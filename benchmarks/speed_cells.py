@@ -12,7 +12,7 @@ import bures
 from benchmarks import peers
 from benchmarks.speed_alone import alone
 from bures.diagnostics import diagnose, forward_kl
-from bures.fit import default_estimator
+from bures.fitting import default_estimator
 from experiments import convergence
 from experiments.protocol import BW_IW, EUCLIDEAN_IW, make_method
 

@@ -9,7 +9,7 @@ from bures.estimator import (
     bw_gradient as bw_gradient,
     wasserstein_gradient as wasserstein_gradient,
 )
-from bures.fit import Fit as Fit, fit as fit
+from bures.fitting import Fit as Fit, fit as fit
 from bures.gaussian import Gaussian as Gaussian
 from bures.geometry import (
     BuresWasserstein as BuresWasserstein,
@@ -17,11 +17,11 @@ from bures.geometry import (
     ForwardBackward as ForwardBackward,
     Whitened as Whitened,
 )
-from bures.laplace import laplace as laplace
+from bures.newton import laplace as laplace
 from bures.loop import Info as Info, State as State, init as init, step as step
 from bures.objective import ELBO as ELBO, IWELBO as IWELBO, VRIWAE as VRIWAE
 from bures.outcome import Outcome as Outcome
-from bures.snr import SNR as SNR, snr as snr, snr_slope as snr_slope
+from bures.signal_to_noise import SNR as SNR, snr as snr, snr_slope as snr_slope
 from bures.storage import load as load
 from bures.target import Target as Target
 
