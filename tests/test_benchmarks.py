@@ -126,7 +126,8 @@ def test_speed_tables_of_costly_sections(tmp_path):
     census = {name: {"parameters": {"section": name}, "result": found} for name in ("census9", "census96")}
     waits = {"import": 1.0, "result": 2.0}
     first = {"bures": waits, "NumPyro": waits}
-    cold = {"parameters": {"section": "cold"}, "result": {"imports": [{"jax": 1.0, "bures": 0.4}], "first": [first]}}
+    imports = {"jax": 1.0, "bures": 0.4, "first use": 0.2}
+    cold = {"parameters": {"section": "cold"}, "result": {"imports": [imports], "first": [first]}}
     settings = speed.SETTINGS | {"only": ["cold", "growth", "census9", "census96"], "seeds": 1, "slow_seeds": 1}
     speed_page.write({**growth, **census, "cold": cold}, settings, tmp_path)
     with (tmp_path / "tables.csv").open() as file:
