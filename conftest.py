@@ -14,7 +14,14 @@ from hypothesis import settings
 collect_ignore_glob = ["tests/posteriordb_models/*"]
 
 # Here the running takes longer than the compiling.
-RUN_LONG = ("test_estimator", "test_geometry", "test_objective", "test_posteriordb", "test_reference", "test_snr")
+RUN_LONG = (
+    "test_estimator",
+    "test_geometry",
+    "test_objective",
+    "test_posteriordb",
+    "test_reference",
+    "test_signal_to_noise",
+)
 
 jax.config.update("jax_enable_x64", True)
 settings.register_profile("bures", derandomize=True, deadline=None)  # the same examples on every machine

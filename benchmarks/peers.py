@@ -170,7 +170,46 @@ def blackjax(target: bures.Target, settings: dict[str, Any]) -> Run:
 
 
 def pymc(target: bures.Target, settings: dict[str, Any]) -> Run:
-    """PyMC's FullRankADVI with its own defaults; the density enters as a potential through PyTensor's JAX bridge."""
+    """PyMC's FullRankADVI with its own defaults."""
+    import pymc as library
+
+    model, num_steps = _potential(target), settings["pymc_steps"]
+
+    def run(seed: int) -> Answer:
+        options = dict(method="fullrank_advi", random_seed=seed, progressbar=False, fn_kwargs=C_MACHINE)
+        found = library.fit(num_steps, model=model, **options)
+        approximation = _gaussian(found.mean.eval(), found.cov.eval())
+        return Answer(approximation, "RETURNED", num_steps, num_steps)
+
+    return run
+
+
+def pymc_pathfinder(target: bures.Target, settings: dict[str, Any]) -> Run:
+    """PyMC's Pathfinder with its own defaults: four paths, whose draws are importance-resampled to a thousand.
+
+    Draws are all it gives: the Gaussian is that of their moments. Gradients of its line searches are not counted.
+    """
+    import pymc_extras as library
+
+    model = _potential(target)
+
+    def run(seed: int) -> Answer:
+        # Path after path: by default it forks a process for each, in which JAX, and so the density, may hang.
+        options = dict(random_seed=seed, progressbar=False, parallel=False, compile_kwargs=C_MACHINE)
+        found = library.fit("pathfinder", model=model, **options)
+        draws = found["posterior"]["z"].values.reshape(-1, target.dim)
+        num_steps = int(found["lbfgs"]["niter"].sum())
+        approximation = _gaussian(draws.mean(0), np.atleast_2d(np.cov(draws, rowvar=False)))
+        return Answer(approximation, "RETURNED", num_steps, num_steps)
+
+    return run
+
+
+C_MACHINE = {"mode": "CVM"}  # PyTensor's Numba one calls JAX by way of a slow object mode
+
+
+def _potential(target: bures.Target) -> Any:
+    """The target as a PyMC model: its density is a potential, through PyTensor's JAX bridge."""
     import pymc as library
     from pytensor import wrap_jax
 
@@ -178,17 +217,7 @@ def pymc(target: bures.Target, settings: dict[str, Any]) -> Run:
     with library.Model() as model:
         z = library.Flat("z", shape=target.dim, initval=np.zeros(target.dim))
         library.Potential("log_density", density(z))
-    num_steps = settings["pymc_steps"]
-
-    def run(seed: int) -> Answer:
-        with model:
-            # By PyTensor's C machine: its Numba one calls JAX by way of a slow object mode.
-            mode = {"mode": "CVM"}
-            found = library.fit(num_steps, method="fullrank_advi", random_seed=seed, progressbar=False, fn_kwargs=mode)
-        approximation = _gaussian(found.mean.eval(), found.cov.eval())
-        return Answer(approximation, "RETURNED", num_steps, num_steps)
-
-    return run
+    return model
 
 
 @contextlib.contextmanager
@@ -217,4 +246,5 @@ METHODS: dict[str, Callable[[bures.Target, dict[str, Any]], Run]] = {
     "Pathfinder": pathfinder,
     "AutoMultivariateNormal": numpyro,
     "FullRankADVI": pymc,
+    "PyMC Pathfinder": pymc_pathfinder,
 }

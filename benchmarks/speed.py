@@ -14,7 +14,7 @@ from benchmarks.speed_cells import PEERS, QUICK, SECTIONS, TARGETS
 from bures.check import check_option, check_positive_integer
 from experiments.protocol import EUCLIDEAN_IW, Store, run_cells
 
-PYMC = "PyMC, FullRankADVI"
+PYMC = {"PyMC": "PyMC, FullRankADVI", "PyMC-Pathfinder": "PyMC, Pathfinder"}
 SETTINGS = {
     "n": 1000,
     "M": 100,
@@ -115,9 +115,9 @@ def _growth(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _census9(settings: dict[str, Any]) -> dict[str, Any]:
-    """PyMC, the slowest, in a cell of its own."""
+    """PyMC, the slowest, in cells of its own."""
     made = _census(settings, "screened")
-    return made | {"PyMC": dict(made["0"], contestants=[PYMC])}
+    return made | {cell: dict(made["0"], contestants=[name]) for cell, name in PYMC.items()}
 
 
 def _census96(settings: dict[str, Any]) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def _census96(settings: dict[str, Any]) -> dict[str, Any]:
 def _census(settings: dict[str, Any], design: str) -> dict[str, Any]:
     """All contestants but PyMC in the first seeds, the quick ones in the others."""
     shared = _chosen(settings, *STEPS) | {"design": design}
-    most = [name for name in PEERS if name != PYMC]
+    most = [name for name in PEERS if name not in PYMC.values()]
     return {
         str(seed): dict(shared, seed=seed, contestants=most if seed < settings["slow_seeds"] else list(QUICK))
         for seed in range(settings["seeds"])

@@ -218,7 +218,7 @@ def test_steps_can_be_traced(method, target):
 
 def test_annotations_hold():
     """Shapes and types, checked at run time in a process of its own: in all processes that would cost a fifth."""
-    files = ("linalg", "gaussian", "diagnostics", "laplace", "storage")
+    files = ("linalg", "gaussian", "diagnostics", "newton", "storage")
     here = Path(__file__).parent
     chosen = [*(str(here / f"test_{name}.py") for name in files), f"{__file__}::test_steps_can_be_traced"]
     checker = "bures,beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"

@@ -195,7 +195,7 @@ def bench(
 
     `speed` has the sections cold, overhead, targets, regression, growth, census9 and census96.
 
-    Needs the extras of the libraries compared: BlackJAX, NumPyro and PyMC. Tables, figure and page are in OUT.
+    Needs the extra `bench`, the libraries compared: BlackJAX, NumPyro and PyMC. Tables, figure and page are in OUT.
     """
     import jax
 

@@ -15,7 +15,7 @@ from bures.diagnostics import Pool, advice, khat_threshold, ness, pareto_khat, s
 if TYPE_CHECKING:
     from xarray import DataTree
 
-    from bures.fit import Fit
+    from bures.fitting import Fit
 
 
 def to_arviz(fit: "Fit", key: Key[Array, ""], *, num_draws: int, resample: bool) -> "DataTree":

@@ -23,7 +23,7 @@ from scipy import ndimage, stats
 
 from bures import diagnostics
 from bures.check import check_key, check_positive_integer, fail
-from bures.fit import Fit
+from bures.fitting import Fit
 from bures.gaussian import Gaussian
 from bures.objective import AbstractObjective
 from bures.reference import Chains

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Key
 
 from bures import linalg
 from bures.gaussian import Gaussian
-from bures.laplace import newton
+from bures.newton import newton
 from bures.target import Target
 
 _POINTS = 5

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from bures import linalg
 from bures.gaussian import Gaussian
-from bures.laplace import laplace
+from bures.newton import laplace
 from bures.proper import refuse_improper
 from bures.target import Target
 

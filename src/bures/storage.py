@@ -20,7 +20,7 @@ import numpy as np
 
 import bures
 from bures.check import fail
-from bures.fit import Fit
+from bures.fitting import Fit
 from bures.gaussian import Gaussian
 from bures.geometry import Euclidean
 from bures.loop import Carry, Method, State, Trace

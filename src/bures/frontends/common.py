@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from bures.check import check_positive_integer
-from bures.fit import Fit, fit
+from bures.fitting import Fit, fit
 from bures.target import Target
 
 _TRIES = 100

@@ -11,7 +11,7 @@ import pytest
 from problems import box, correlated_target, regression_data
 
 import bures
-from bures.fit import _next_checkpoint, default_estimator, default_objective, default_tolerance
+from bures.fitting import _next_checkpoint, default_estimator, default_objective, default_tolerance
 from bures.outcome import Outcome, bound_gain, has_converged, has_diverged
 
 PAPER = {"objective": bures.ELBO(), "estimator": bures.Price(M=8), "geometry": bures.BuresWasserstein(0.3)}
@@ -113,7 +113,7 @@ def test_resumed_is_uninterrupted_bit_for_bit(method, target):
 
 def test_chunks_do_not_matter(target, monkeypatch):
     whole = fit(target, 130)
-    monkeypatch.setattr(sys.modules["bures.fit"], "_RESPONSE", 0.0)  # one step a call
+    monkeypatch.setattr(sys.modules["bures.fitting"], "_RESPONSE", 0.0)  # one step a call
     assert_same(fit(target, 130), whole)
 
 
