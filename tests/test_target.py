@@ -56,6 +56,12 @@ class WithData(eqx.Module):
         return -jnp.sum((z - self.centre) ** 4)
 
 
+def test_a_point_of_weight_zero_does_not_spoil_the_hessian():
+    target = bures.Target(lambda z: jnp.sum(jnp.log(z)), 2)
+    z = jnp.array([[0.0, jnp.nan], [0.5, 2.0]])
+    np.testing.assert_allclose(target.weighted_hessian(jnp.array([0.0, 2.0]), z), np.diag([-8.0, -0.5]), rtol=1e-14)
+
+
 @pytest.mark.parametrize("n", [1, 2, 7, 64])
 def test_blocks_change_nothing(n, key, monkeypatch):
     z = jax.random.normal(key, (n, 3))
