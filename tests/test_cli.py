@@ -18,23 +18,6 @@ def test_fit_prints_a_table_and_writes_the_fit_and_a_figure(tmp_path):
     assert fit.num_steps == 50
 
 
-def test_a_users_own_file_and_nothing_to_tune(tmp_path):
-    (tmp_path / "model.py").write_text(
-        "import jax.numpy as jnp\n\n\ndef log_density(z):\n    return -jnp.sum((z - 1) ** 2) / 2\n"
-    )
-    done = run_command("fit", "model.py:log_density", "--dim", "3", "--out", "here", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "CONVERGED" in done.stdout
-    assert (tmp_path / "here" / "log_density.png").exists()
-
-
-def test_help_teaches(tmp_path):
-    done = run_command("fit", "--help", cwd=tmp_path)
-    assert done.returncode == 0
-    for word in ("bures fit logistic", "--step-size", "--objective", "file.py:name"):
-        assert word in done.stdout
-
-
 MISTAKES = {
     "fit eggbok": "target must be one of",
     "fit none.py:f --dim 2": "does not exist",
@@ -56,9 +39,16 @@ MISTAKES = {
 }
 
 
+OWN_FILE = "fit model.py:log_density --dim 3 --out here"
+HELP = "fit --help"
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    path = tmp_path_factory.mktemp("mistakes")
+    path = tmp_path_factory.mktemp("folder")
+    (path / "model.py").write_text(
+        "import jax.numpy as jnp\n\n\ndef log_density(z):\n    return -jnp.sum((z - 1) ** 2) / 2\n"
+    )
     (path / "broken.py").write_text("1 / 0\n")
     (path / "good.py").write_text("def f(z):\n    return z\n")
     (path / "taken").write_text("")
@@ -67,7 +57,19 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def done(folder):
-    return run_commands(list(MISTAKES), folder)
+    return run_commands([OWN_FILE, HELP, *MISTAKES], folder)
+
+
+def test_a_users_own_file_and_nothing_to_tune(folder, done):
+    assert done[OWN_FILE].returncode == 0, done[OWN_FILE].stderr
+    assert "CONVERGED" in done[OWN_FILE].stdout
+    assert (folder / "here" / "log_density.png").exists()
+
+
+def test_help_teaches(done):
+    assert done[HELP].returncode == 0
+    for word in ("bures fit logistic", "--step-size", "--objective", "file.py:name"):
+        assert word in done[HELP].stdout
 
 
 @pytest.mark.parametrize("arguments", MISTAKES)

@@ -5,6 +5,7 @@ import itertools
 import json
 import random
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -241,11 +242,11 @@ def slow_experiments(tmp_path):
 
 def test_reproduce_and_report(tmp_path, slow_experiments, monkeypatch):
     monkeypatch.setenv("BURES_EXPERIMENTS", str(slow_experiments))
-    done = run_command("reproduce", "all", "--quick", cwd=tmp_path)
+    report = f"report results --experiments {shlex.quote(str(slow_experiments))}"
+    done, written = run_commands(["reproduce all --quick", report], tmp_path).values()
     assert done.returncode == 0, done.stderr
     assert "eggbox: 6 cells, 1 of 6 comparisons agree" in done.stdout
     assert "census-full: skipped" in done.stdout
-    written = run_command("report", "results", "--experiments", str(slow_experiments), cwd=tmp_path)
     assert written.returncode == 0, written.stderr
     page = (tmp_path / "results" / "report.html").read_text()
     for text in ("Slow &lt;squares&gt;", "1 of 6 comparisons agree", "quick protocol", "all 6 cells run", "A note."):
@@ -255,7 +256,7 @@ def test_reproduce_and_report(tmp_path, slow_experiments, monkeypatch):
     full = tmp_path / "results" / "eggbox" / "full"
     shutil.copytree(tmp_path / "results" / "eggbox" / "quick", full)
     (full / "settings.json").write_text('{"count": 8, "seeds": 1}')
-    assert run_command("report", "results", "--experiments", str(slow_experiments), cwd=tmp_path).returncode == 0
+    assert run_command(*shlex.split(report), cwd=tmp_path).returncode == 0
     page = (tmp_path / "results" / "report.html").read_text()
     assert "full protocol" in page and "6 of 8 cells run" in page
 
