@@ -1,6 +1,10 @@
 """Targets with known answers, and the few helpers that several test files share."""
 
+import json
 import os
+import shlex
+import subprocess
+import sys
 
 import equinox as eqx
 import jax
@@ -110,3 +114,39 @@ def columns(target, formula):
 def quick_jit(function):
     """`jax.jit`, with less time spent on the speed of a program that runs once."""
     return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0})
+
+
+# Warnings are errors; but one that another process is just keeping a compiled program (see conftest.py) is none.
+_PYTHON = [sys.executable, "-W", "error", "-W", "ignore:Error reading persistent compilation cache"]
+
+
+def run_command(*arguments, cwd, stdin=None, program=("-m", "bures.cli")):
+    """`bures` with these arguments, in a process of its own."""
+    command = [*_PYTHON, *program, *arguments]
+    return subprocess.run(command, input=stdin, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
+
+
+_COMMANDS = """
+import contextlib, io, json, sys
+from bures.cli import main
+
+def run(arguments):
+    sys.argv = ["bures", *arguments]
+    out, err, status = io.StringIO(), io.StringIO(), 0
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main()
+        except SystemExit as end:
+            status = end.code or 0
+    return {"stdout": out.getvalue(), "stderr": err.getvalue(), "returncode": status}
+
+json.dump([run(arguments) for arguments in json.load(sys.stdin)], sys.stdout)
+"""
+
+
+def run_commands(commands, cwd):
+    """The same for several command lines, in one process that imports everything once."""
+    done = run_command(cwd=cwd, stdin=json.dumps([shlex.split(line) for line in commands]), program=("-c", _COMMANDS))
+    assert done.returncode == 0 and not done.stderr, done.stderr  # what is printed by others than Python
+    found = zip(commands, json.loads(done.stdout), strict=True)
+    return {line: subprocess.CompletedProcess(line, **result) for line, result in found}

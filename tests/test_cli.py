@@ -1,23 +1,15 @@
 """The command line, run as a user runs it."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from problems import run_command, run_commands
 
 import bures
-
-
-def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-W", "error", "-m", "bures.cli", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_fit_prints_a_table_and_writes_the_fit_and_a_figure(tmp_path):
     method = "--objective iwelbo -K 5 --geometry bures-wasserstein --step-size 0.5 --estimator price -M 20"
     start = "--init-mean 6,12 --init-variance 5 --num-steps 50"
-    done = run("fit", "eggbox", *method.split(), *start.split(), cwd=tmp_path)
+    done = run_command("fit", "eggbox", *method.split(), *start.split(), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     for word in ("ELBO", "nESS", "Pareto", "log evidence", "50 steps", "saved"):
         assert word in done.stdout
@@ -26,50 +18,67 @@ def test_fit_prints_a_table_and_writes_the_fit_and_a_figure(tmp_path):
     assert fit.num_steps == 50
 
 
-def test_a_users_own_file_and_nothing_to_tune(tmp_path):
-    (tmp_path / "model.py").write_text(
+MISTAKES = {
+    "fit eggbok": "target must be one of",
+    "fit none.py:f --dim 2": "does not exist",
+    "fit broken.py:f --dim 2": "at line 1: ZeroDivisionError",
+    "fit good.py:g --dim 2": "has no 'g'; it has f",
+    "fit good.py:f": "--dim",
+    "fit good.py:f --dim 2": "must return a real scalar",
+    "fit eggbox --geometry bures-wasserstein": "needs a --step-size",
+    "fit eggbox --step-size 0.1": "--step-size is for",
+    "fit eggbox --objective iwelbo -K 0": "K must be a positive integer",
+    "fit eggbox --objective vriwae -K 5": "--objective vriwae needs --alpha",
+    "fit eggbox --objective elbo -K 5": "--objective elbo takes no --K",
+    "fit eggbox --estimator reparameterised --indices all": "takes no --indices",
+    "fit eggbox -K 5 --geometry forward-backward --step-size 0.1": "ForwardBackward needs",
+    "fit eggbox --init-mean a,b": "--init-mean must be",
+    "fit eggbox --init-mean 1,2,3": "R^2",
+    "fit eggbox --num-steps 0": "num_steps must be",
+    "fit eggbox --out taken": "--out must be a folder",
+}
+
+
+OWN_FILE = "fit model.py:log_density --dim 3 --out here"
+HELP = "fit --help"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("folder")
+    (path / "model.py").write_text(
         "import jax.numpy as jnp\n\n\ndef log_density(z):\n    return -jnp.sum((z - 1) ** 2) / 2\n"
     )
-    done = run("fit", "model.py:log_density", "--dim", "3", "--out", "here", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "CONVERGED" in done.stdout
-    assert (tmp_path / "here" / "log_density.png").exists()
+    (path / "broken.py").write_text("1 / 0\n")
+    (path / "good.py").write_text("def f(z):\n    return z\n")
+    (path / "taken").write_text("")
+    return path
 
 
-def test_help_teaches(tmp_path):
-    done = run("fit", "--help", cwd=tmp_path)
-    assert done.returncode == 0
+@pytest.fixture(scope="module")
+def done(folder):
+    return run_commands([OWN_FILE, HELP, *MISTAKES], folder)
+
+
+def test_a_users_own_file_and_nothing_to_tune(folder, done):
+    assert done[OWN_FILE].returncode == 0, done[OWN_FILE].stderr
+    assert "CONVERGED" in done[OWN_FILE].stdout
+    assert (folder / "here" / "log_density.png").exists()
+
+
+def test_help_teaches(done):
+    assert done[HELP].returncode == 0
     for word in ("bures fit logistic", "--step-size", "--objective", "file.py:name"):
-        assert word in done.stdout
+        assert word in done[HELP].stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("fit eggbok", "target must be one of"),
-        ("fit none.py:f --dim 2", "does not exist"),
-        ("fit broken.py:f --dim 2", "at line 1: ZeroDivisionError"),
-        ("fit good.py:g --dim 2", "has no 'g'; it has f"),
-        ("fit good.py:f", "--dim"),
-        ("fit good.py:f --dim 2", "must return a real scalar"),
-        ("fit eggbox --geometry bures-wasserstein", "needs a --step-size"),
-        ("fit eggbox --step-size 0.1", "--step-size is for"),
-        ("fit eggbox --objective iwelbo -K 0", "K must be a positive integer"),
-        ("fit eggbox --objective vriwae -K 5", "--objective vriwae needs --alpha"),
-        ("fit eggbox --objective elbo -K 5", "--objective elbo takes no --K"),
-        ("fit eggbox --estimator reparameterised --indices all", "takes no --indices"),
-        ("fit eggbox -K 5 --geometry forward-backward --step-size 0.1", "ForwardBackward needs"),
-        ("fit eggbox --init-mean a,b", "--init-mean must be"),
-        ("fit eggbox --init-mean 1,2,3", "R^2"),
-        ("fit eggbox --num-steps 0", "num_steps must be"),
-        ("fit eggbox --out taken", "--out must be a folder"),
-    ],
-)
-def test_mistakes_are_one_line_and_status_2(tmp_path, arguments, message):
-    (tmp_path / "broken.py").write_text("1 / 0\n")
-    (tmp_path / "good.py").write_text("def f(z):\n    return z\n")
-    (tmp_path / "taken").write_text("")
-    done = run(*arguments.split(), cwd=tmp_path)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+@pytest.mark.parametrize("arguments", MISTAKES)
+def test_mistakes_are_one_line_and_status_2(arguments, done):
+    assert done[arguments].returncode == 2
+    assert MISTAKES[arguments] in done[arguments].stderr
+    assert len(done[arguments].stderr.strip().splitlines()) == 1
+
+
+def test_a_mistake_in_a_process_of_its_own(folder, done):
+    alone = run_command("fit", "good.py:g", "--dim", "2", cwd=folder)
+    assert (alone.returncode, alone.stderr) == (2, done["fit good.py:g --dim 2"].stderr)

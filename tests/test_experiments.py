@@ -5,6 +5,7 @@ import itertools
 import json
 import random
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import types
 from pathlib import Path
 
 import pytest
+from problems import run_command, run_commands
 
 from bures.report import write_report
 from bures.reproduce import EXPERIMENTS, find_folder, load_experiment, load_protocol, read_experiment, run_experiment
@@ -187,11 +189,6 @@ def test_a_step_is_taken_over_once_all_selection_cells_are_there():
 # ---- The command line -----------------------------------------------------------------------------------------------
 
 
-def bures(*arguments, cwd):
-    command = [sys.executable, "-W", "error", "-m", "bures.cli", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
-
-
 SLOW_EXPERIMENT = """
 import time
 
@@ -245,11 +242,11 @@ def slow_experiments(tmp_path):
 
 def test_reproduce_and_report(tmp_path, slow_experiments, monkeypatch):
     monkeypatch.setenv("BURES_EXPERIMENTS", str(slow_experiments))
-    done = bures("reproduce", "all", "--quick", cwd=tmp_path)
+    report = f"report results --experiments {shlex.quote(str(slow_experiments))}"
+    done, written = run_commands(["reproduce all --quick", report], tmp_path).values()
     assert done.returncode == 0, done.stderr
     assert "eggbox: 6 cells, 1 of 6 comparisons agree" in done.stdout
     assert "census-full: skipped" in done.stdout
-    written = bures("report", "results", "--experiments", str(slow_experiments), cwd=tmp_path)
     assert written.returncode == 0, written.stderr
     page = (tmp_path / "results" / "report.html").read_text()
     for text in ("Slow &lt;squares&gt;", "1 of 6 comparisons agree", "quick protocol", "all 6 cells run", "A note."):
@@ -259,28 +256,34 @@ def test_reproduce_and_report(tmp_path, slow_experiments, monkeypatch):
     full = tmp_path / "results" / "eggbox" / "full"
     shutil.copytree(tmp_path / "results" / "eggbox" / "quick", full)
     (full / "settings.json").write_text('{"count": 8, "seeds": 1}')
-    assert bures("report", "results", "--experiments", str(slow_experiments), cwd=tmp_path).returncode == 0
+    assert run_command(*shlex.split(report), cwd=tmp_path).returncode == 0
     page = (tmp_path / "results" / "report.html").read_text()
     assert "full protocol" in page and "6 of 8 cells run" in page
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("reproduce eggbok", "experiment must be one of"),
-        ("reproduce eggbox --seeds 0", "seeds must be"),
-        ("reproduce eggbox --experiments nowhere", "has no protocol.py"),
-        ("reproduce eggbox --out taken", "--out must be a folder"),
-        ("report nowhere", "is none"),
-        ("report empty", "holds no results"),
-    ],
-)
-def test_mistakes_are_one_line_and_status_2(tmp_path, arguments, message):
-    (tmp_path / "taken").write_text("")
-    (tmp_path / "empty").mkdir()
-    done = bures(*arguments.split(), cwd=tmp_path)
+MISTAKES = {
+    "reproduce eggbok": "experiment must be one of",
+    "reproduce eggbox --seeds 0": "seeds must be",
+    "reproduce eggbox --experiments nowhere": "has no protocol.py",
+    "reproduce eggbox --out taken": "--out must be a folder",
+    "report nowhere": "is none",
+    "report empty": "holds no results",
+}
+
+
+@pytest.fixture(scope="module")
+def mistaken(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("mistakes")
+    (folder / "taken").write_text("")
+    (folder / "empty").mkdir()
+    return run_commands(list(MISTAKES), folder)
+
+
+@pytest.mark.parametrize("arguments", MISTAKES)
+def test_mistakes_are_one_line_and_status_2(arguments, mistaken):
+    done = mistaken[arguments]
     assert done.returncode == 2
-    assert message in done.stderr
+    assert MISTAKES[arguments] in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
 
 
@@ -288,7 +291,7 @@ def test_mistakes_are_one_line_and_status_2(tmp_path, arguments, message):
 def test_a_killed_run_resumes_to_the_same_tables(tmp_path, slow_experiments):
     """The experiments themselves are killed 20 times by scripts/kill_and_resume.py."""
     arguments = ("reproduce", "eggbox", "--experiments", str(slow_experiments))
-    assert bures(*arguments, "--out", "whole", cwd=tmp_path).returncode == 0
+    assert run_command(*arguments, "--out", "whole", cwd=tmp_path).returncode == 0
     killed, generator = tmp_path / "killed" / "eggbox" / "full", random.Random(0)
     command = [sys.executable, "-m", "bures.cli", *arguments, "--out", "killed"]
     counts = [0]
@@ -303,7 +306,7 @@ def test_a_killed_run_resumes_to_the_same_tables(tmp_path, slow_experiments):
         counts.append(len(list(killed.glob("n*.json"))))
     assert all(more > fewer for fewer, more in itertools.pairwise(counts))
     stamps = {path.name: path.stat().st_mtime_ns for path in killed.glob("n*.json")}
-    assert bures(*arguments, "--out", "killed", cwd=tmp_path).returncode == 0
+    assert run_command(*arguments, "--out", "killed", cwd=tmp_path).returncode == 0
     whole = tmp_path / "whole" / "eggbox" / "full"
     for name in ("tables.md", "tables.csv", "settings.json", "squares.png"):
         assert (killed / name).read_bytes() == (whole / name).read_bytes()
@@ -353,9 +356,18 @@ def browse(page: Path, folder: Path, width: int) -> dict:
 
 @pytest.fixture(scope="module")
 def page(tiny):
-    """The report of the tiny versions of all experiments."""
+    """The report of the tiny versions of all experiments, as they were read and drawn when they had been run.
+
+    That reading and drawing again gives the same is shown above, with the eggbox.
+    """
+
+    def read(name, module, mode, out):
+        return tiny(name) if mode == "quick" else read_experiment(name, module, mode, out)
+
     folders = [tiny(name).folder for name in PRESENT]
-    return write_report(folders[0].parents[1], experiments=FOLDER)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bures.report.read_experiment", read)
+        return write_report(folders[0].parents[1], experiments=FOLDER)
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: the report is not looked at in a browser")
