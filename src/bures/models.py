@@ -275,8 +275,8 @@ class _LogisticRegression(eqx.Module):
             return jax.tree.map(lambda x, part: x + part.astype(z.dtype), total, function(X, repeats, group))
 
         def step(i, total):
-            rows = (jax.lax.dynamic_slice_in_dim(x, i * size, size) for x in (self.X, self.repeats))
-            return add(total, *rows, _GROUP)
+            X, repeats = (jax.lax.dynamic_slice_in_dim(x, i * size, size) for x in (self.X, self.repeats))
+            return add(total, X, repeats, _GROUP)
 
         shapes = jax.eval_shape(lambda: function(self.X[:1], self.repeats[:1], 1))
         total = jax.tree.map(lambda x: jnp.zeros(x.shape, z.dtype), shapes)
