@@ -16,6 +16,8 @@ from bures.reference import Chains
 
 NAMES = ("intercept", "age", "hours", "sex", "race", "gain", "loss")
 DIM = len(NAMES)
+# Figures do not ask how a fit came about: steps that compile soon, from a start that need not be sought.
+QUICK = {"objective": bures.ELBO(), "estimator": bures.Stein(M=10), "geometry": bures.BuresWasserstein(step_size=0.1)}
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +36,7 @@ def spatial():
     X = jax.random.normal(jax.random.key(1), (60, DIM))
     y = (X[:, 1] + jax.random.normal(jax.random.key(2), (60,)) > 0).astype(float)
     target = bures.models.logistic_regression(X, y, names=NAMES)
-    return bures.fit(target, key=jax.random.key(0), num_steps=20)
+    return bures.fit(target, key=jax.random.key(0), num_steps=20, init=bures.Gaussian.standard(DIM), **QUICK)
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +81,8 @@ def test_evolution_shows_the_path_and_the_end(planar):
 
 def test_evolution_without_samples_or_moments(key):
     target = bures.Target(lambda z: -jnp.sum((z / jnp.array([1.0, 100.0])) ** 2) / 2, dim=2, names=("a", "b"))
-    fit = bures.fit(target, key=key, num_steps=2)
-    ax = plot.evolution(fit)
+    init = bures.Gaussian(jnp.zeros(2), jnp.diag(jnp.array([1.0, 100.0])))
+    ax = plot.evolution(bures.fit(target, key=key, num_steps=2, init=init, **QUICK))
     render(ax.figure)
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("a", "b")
     assert ax.get_aspect() == "auto"
@@ -130,10 +132,10 @@ def test_weights_tail_states_khat(planar, key):
 
 
 def test_weights_tail_of_exact_and_useless_approximations(key):
-    exact = bures.fit(bures.models.gaussian(1), key=key, num_steps=1)
+    exact = bures.fit(bures.models.gaussian(1), key=key, num_steps=1, init=bures.Gaussian.standard(1), **QUICK)
     assert "exact" in title(plot.weights_tail(exact, key, num_samples=500))
     half = bures.Target(lambda z: jnp.where(z[0] > 0, -jnp.sum(z), -jnp.inf), dim=1)
-    useless = bures.fit(half, key=key, num_steps=2, init=bures.Gaussian(-50 * jnp.ones(1), jnp.eye(1)))
+    useless = bures.fit(half, key=key, num_steps=2, init=bures.Gaussian(-50 * jnp.ones(1), jnp.eye(1)), **QUICK)
     assert "not to be trusted" in title(plot.weights_tail(useless, key, num_samples=500))
     figure = plot.summary(useless, key)
     render(figure)
