@@ -25,7 +25,6 @@ collect_ignore_glob = ["tests/posteriordb_models/*"]
 
 # Files and tests of which the running takes longer than the compiling.
 RUN_LONG = {
-    "test_geometry",
     "test_objective",
     "test_posteriordb",
     "test_signal_to_noise",

@@ -290,10 +290,9 @@ def test_mistakes_are_one_line_and_status_2(arguments, mistaken):
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="SIGKILL is a Unix signal")
 def test_a_killed_run_resumes_to_the_same_tables(tmp_path, slow_experiments):
     """The experiments themselves are killed 20 times by scripts/kill_and_resume.py."""
-    arguments = ("reproduce", "eggbox", "--experiments", str(slow_experiments))
-    assert run_command(*arguments, "--out", "whole", cwd=tmp_path).returncode == 0
+    line = f"reproduce eggbox --experiments {shlex.quote(str(slow_experiments))}"
     killed, generator = tmp_path / "killed" / "eggbox" / "full", random.Random(0)
-    command = [sys.executable, "-m", "bures.cli", *arguments, "--out", "killed"]
+    command = [sys.executable, "-m", "bures.cli", *shlex.split(line), "--out", "killed"]
     counts = [0]
     for _ in range(4):
         process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
@@ -306,7 +305,8 @@ def test_a_killed_run_resumes_to_the_same_tables(tmp_path, slow_experiments):
         counts.append(len(list(killed.glob("n*.json"))))
     assert all(more > fewer for fewer, more in itertools.pairwise(counts))
     stamps = {path.name: path.stat().st_mtime_ns for path in killed.glob("n*.json")}
-    assert run_command(*arguments, "--out", "killed", cwd=tmp_path).returncode == 0
+    resumed, unbroken = run_commands([f"{line} --out killed", f"{line} --out whole"], tmp_path).values()
+    assert resumed.returncode == unbroken.returncode == 0
     whole = tmp_path / "whole" / "eggbox" / "full"
     for name in ("tables.md", "tables.csv", "settings.json", "squares.png"):
         assert (killed / name).read_bytes() == (whole / name).read_bytes()
