@@ -35,9 +35,10 @@ def find_library(program: Any, *, make_args: Sequence[str] = (), stanc_args: Seq
     Each program has a file of its own, because a library that is already loaded cannot be loaded anew.
     """
     bridgestan = import_extra("bridgestan", "stan")
+    text = _read_program(program)  # before BridgeStan is looked for, and perhaps downloaded
     home = os.path.realpath(bridgestan.compile.get_bridgestan_path())
     # A library remembers where the libraries are that it was linked with: in BridgeStan's folder, or the environment's.
-    parts = [_read_program(program), *make_args, *stanc_args, bridgestan.__version__, home, sys.prefix]
+    parts = [text, *make_args, *stanc_args, bridgestan.__version__, home, sys.prefix]
     return _cache() / f"{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:20]}.so"
 
 
