@@ -1,5 +1,6 @@
 """The measurements of `benchmarks.speed`, a function a section: parameters of a cell in, figures out."""
 
+import functools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -61,20 +62,26 @@ def regression(parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def overhead(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Seconds of an iteration of the paper's algorithm, and of the log density alone at as many points, in turn."""
+    """Seconds of an iteration of the paper's algorithm, and of evaluations alone at as many points, in turn.
+
+    Alone are the log density, mapped over the points by JAX, and the target's own, faster evaluation of it.
+    """
     dtype, K, M = jnp.dtype(parameters["dtype"]), parameters["K"], parameters["M"]
     target, start = convergence.regression(parameters["n"], 2026, dtype), convergence.start(3, dtype)
     method = make_method(BW_IW, convergence.STEP_SIZES[BW_IW][K], M=M, K=K)
     count, noise = max(5, parameters["points"] // (M * K)), jnp.zeros((1, 1, 3), dtype)
     z = start.push(jax.random.normal(jax.random.key(0), (M * K, 3), dtype))
 
-    @jax.jit
-    def bare(target, z, count):
+    @functools.partial(jax.jit, static_argnums=0)
+    def evaluations(evaluate, target, z, count):
         # Points that differ from turn to turn: else the compiler would evaluate them once.
         def turn(t, total):
-            return total + jnp.sum(target.value(z + t.astype(dtype) / 1000))
+            return total + jnp.sum(evaluate(target, z + t.astype(dtype) / 1000)).astype(dtype)
 
         return jax.lax.fori_loop(0, count, turn, jnp.zeros((), dtype))
+
+    def mapped(target, z):
+        return jax.vmap(target.log_density)(z)
 
     def iterations():
         run = convergence.track(
@@ -82,7 +89,11 @@ def overhead(parameters: dict[str, Any]) -> dict[str, Any]:
         )
         assert int(run.taken) == count
 
-    contestants = {BW_IW: iterations, "log density": lambda: jax.block_until_ready(bare(target, z, count))}
+    contestants = {
+        BW_IW: iterations,
+        "log density": lambda: jax.block_until_ready(evaluations(mapped, target, z, count)),
+        "Target.value": lambda: jax.block_until_ready(evaluations(bures.Target.value, target, z, count)),
+    }
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     for turn in range(parameters["rounds"] + 1):
         for name, run in contestants.items():

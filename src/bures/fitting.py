@@ -215,12 +215,14 @@ def fit(
 
 
 def default_objective(target: Target) -> AbstractObjective:
-    """The IW-ELBO of ten draws; in more than ten dimensions, where weights degenerate, tempered in proportion.
+    """The IW-ELBO of ten draws; in d > 10 dimensions, where weights degenerate, tempered: 1 − α = (10 / d)^(4/3).
 
-    >>> default_objective(Target(lambda z: -z @ z, dim=3)), default_objective(Target(lambda z: -z @ z, dim=40))
-    (IWELBO(K=10, alpha=0.0), VRIWAE(K=10, alpha=0.75))
+    The power is empirical: on the Census with d = 96, 10 / d leaves the ELBO half a nat lower for the same nESS.
+
+    >>> default_objective(Target(lambda z: -z @ z, dim=3)), default_objective(Target(lambda z: -z @ z, dim=80))
+    (IWELBO(K=10, alpha=0.0), VRIWAE(K=10, alpha=0.9375))
     """
-    return IWELBO(_K) if target.dim <= _IW_DIM else VRIWAE(_K, 1 - _IW_DIM / target.dim)
+    return IWELBO(_K) if target.dim <= _IW_DIM else VRIWAE(_K, 1 - (_IW_DIM / target.dim) ** (4 / 3))
 
 
 def default_estimator(target: Target, objective: AbstractObjective, variance: float = math.inf) -> AbstractEstimator:

@@ -19,7 +19,7 @@ from bures.target import Target, map_in_blocks, sum_in_blocks
 
 _LOG_2PI = math.log(2 * math.pi)
 _DIM_REMEDY = "It is the dimension of the target."
-_POINTS, _ROWS = 512, 256  # of a regression, in a block
+_POINTS, _ROWS = 512, 1024  # of a regression, in a block
 _GROUP = 8  # rows that share a logarithm
 
 
