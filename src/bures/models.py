@@ -20,6 +20,7 @@ from bures.target import Target, map_in_blocks, sum_in_blocks
 _LOG_2PI = math.log(2 * math.pi)
 _DIM_REMEDY = "It is the dimension of the target."
 _POINTS, _ROWS = 512, 1024  # of a regression, in a block
+_LANES = 8  # points that a processor's vectors hold: those of a block that are left over cost like as many
 _GROUP = 8  # rows that share a logarithm
 
 
@@ -229,9 +230,9 @@ class _LogisticRegression(eqx.Module):
             def loss(X, repeats, group):
                 return _losses(X @ rounded.T, repeats, group)
 
-            return jax.vmap(self._apart_from_loss)(z) - self._sum_over_rows(loss, z)
+            return jax.vmap(self._apart_from_loss)(z) - self._sum_over_rows(loss, z, arrays=1)
 
-        return map_in_blocks(block, z, _POINTS)
+        return map_in_blocks(block, z, _POINTS, _LANES)
 
     def values_and_scores(
         self, z: Float[Array, "points dim"]
@@ -243,10 +244,10 @@ class _LogisticRegression(eqx.Module):
                 x = X @ rounded.T
                 return _losses(x, repeats, group), (X * repeats[:, None]).T @ _sigmoid(x)
 
-            loss, slope = self._sum_over_rows(loss_and_slope, z)
+            loss, slope = self._sum_over_rows(loss_and_slope, z, arrays=2)
             return jax.vmap(self._apart_from_loss)(z) - loss, self.counts - slope.T - z / self.prior_variance
 
-        return map_in_blocks(block, z, _POINTS)
+        return map_in_blocks(block, z, _POINTS, _LANES)
 
     def weighted_hessian(
         self, weights: Float[Array, " points"], z: Float[Array, "points dim"]
@@ -258,18 +259,20 @@ class _LogisticRegression(eqx.Module):
                 p = _sigmoid(X @ rounded.T)
                 return (X.T * (repeats * ((p * (1 - p)) @ weights.astype(X.dtype)))) @ X
 
-            return self._sum_over_rows(curvature, z)
+            return self._sum_over_rows(curvature, z, arrays=2)
 
         prior = jnp.sum(weights) / self.prior_variance * jnp.eye(z.shape[1], dtype=z.dtype)
-        return -sum_in_blocks(block, weights, z, _POINTS) - prior
+        return -sum_in_blocks(block, weights, z, _POINTS, _LANES) - prior
 
     def _apart_from_loss(self, z: Float[Array, " dim"]) -> Float[Array, ""]:
         """The part of the labels, and the log prior."""
         prior = -jnp.sum(z**2) / (2 * self.prior_variance) - z.size * jnp.log(2 * jnp.pi * self.prior_variance) / 2
         return self.counts @ z.astype(self.X.dtype).astype(z.dtype) + prior
 
-    def _sum_over_rows(self, function: Callable[[Array, Array, int], Any], z: Float[Array, "points dim"]) -> Any:
-        """The sum of `function(X, repeats, group)` over blocks of rows that go with these points into the cache."""
+    def _sum_over_rows(
+        self, function: Callable[[Array, Array, int], Any], z: Float[Array, "points dim"], arrays: int
+    ) -> Any:
+        """The sum of `function(X, repeats, group)` over blocks of rows whose `arrays` go into the cache."""
 
         def add(total, X, repeats, group):
             return jax.tree.map(lambda x, part: x + part.astype(z.dtype), total, function(X, repeats, group))
@@ -280,7 +283,8 @@ class _LogisticRegression(eqx.Module):
 
         shapes = jax.eval_shape(lambda: function(self.X[:1], self.repeats[:1], 1))
         total = jax.tree.map(lambda x: jnp.zeros(x.shape, z.dtype), shapes)
-        blocks = -(-self.grouped // max(_ROWS, _POINTS * _ROWS // z.shape[0]))
+        rows = _ROWS // arrays
+        blocks = -(-self.grouped // max(rows, _POINTS * rows // z.shape[0]))
         size = self.grouped // _GROUP // max(blocks, 1) * _GROUP  # equal blocks: few rows are left for the rest
         if blocks == 1:
             total = add(total, self.X[:size], self.repeats[:size], _GROUP)
