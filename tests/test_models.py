@@ -134,10 +134,11 @@ def test_logistic_regression_is_stable_far_out(dtype):
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("repeated", [False, True], ids=["distinct", "repeated"])
-@pytest.mark.parametrize("points", [3, 40])
+@pytest.mark.parametrize("points", [3, 17, 37])
 def test_logistic_regression_in_blocks_is_the_sum_over_rows(points, repeated, dtype, monkeypatch, key):
-    monkeypatch.setattr(models, "_POINTS", 16)
-    monkeypatch.setattr(models, "_ROWS", 8)
+    # One block of 3 points, one of 17 and a pad, two of 19 and a pad; rows by 16, and by 8 for derivatives.
+    for name, value in {"_POINTS": 20, "_LANES": 2, "_ROWS": 16}.items():
+        monkeypatch.setattr(models, name, value)
     X, y = regression_data(n=50, dim=3)
     if repeated:
         X, y = np.concatenate([X, X[:30], X[:10]]), np.concatenate([y, 1 - y[:30], y[:10]])

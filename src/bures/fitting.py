@@ -217,7 +217,7 @@ def fit(
 def default_objective(target: Target) -> AbstractObjective:
     """The IW-ELBO of ten draws; in d > 10 dimensions, where weights degenerate, tempered: 1 − α = (10 / d)^(4/3).
 
-    The power is empirical: on the Census with d = 96, 10 / d leaves the ELBO half a nat lower for the same nESS.
+    The power is empirical: on the Census with d = 96, 10 / d leaves the ELBO half a nat lower.
 
     >>> default_objective(Target(lambda z: -z @ z, dim=3)), default_objective(Target(lambda z: -z @ z, dim=80))
     (IWELBO(K=10, alpha=0.0), VRIWAE(K=10, alpha=0.9375))

@@ -20,7 +20,7 @@ from bures.target import Target, map_in_blocks, sum_in_blocks
 _LOG_2PI = math.log(2 * math.pi)
 _DIM_REMEDY = "It is the dimension of the target."
 _POINTS, _ROWS = 512, 1024  # of a regression, in a block
-_LANES = 8  # points that a processor's vectors hold: those of a block that are left over cost like as many
+_LANES = 8  # points in a vector of the processor: what a block has beyond a multiple is computed one by one
 _GROUP = 8  # rows that share a logarithm
 
 
