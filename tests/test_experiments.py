@@ -259,6 +259,7 @@ def test_reproduce_and_report(tmp_path, slow_experiments, monkeypatch):
     assert run_command(*shlex.split(report), cwd=tmp_path).returncode == 0
     page = (tmp_path / "results" / "report.html").read_text()
     assert "full protocol" in page and "6 of 8 cells run" in page
+    assert "full, 6 of 8 cells so far" in (full / "tables.md").read_text()
 
 
 MISTAKES = {

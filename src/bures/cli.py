@@ -156,7 +156,10 @@ def report(
         Path | None, typer.Option(help="Folder of the experiments. [default: the repository's]")
     ] = None,
 ) -> None:
-    """Write DIR/report.html: every experiment's question, settings, tables, figures and reading on one page."""
+    """Write DIR/report.html: every experiment's question, settings, tables, figures and reading on one page.
+
+    Of a run that is not done yet, it shows what there is, and writes it as tables and figures too.
+    """
     import jax
 
     jax.config.update("jax_enable_x64", True)

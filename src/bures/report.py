@@ -7,7 +7,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from bures.reproduce import EXPERIMENTS, MARKS, MODES, Shown, find_folder, load_experiment, read_experiment
+from bures.reproduce import (
+    EXPERIMENTS,
+    MARKS,
+    MODES,
+    Shown,
+    find_folder,
+    load_experiment,
+    read_experiment,
+    write_tables,
+)
 from bures.storage import write_atomically
 
 _WORDS = {True: "agrees", False: "differs", None: "not compared"}
@@ -74,13 +83,19 @@ ul { padding-left: 1.2rem; margin: .2rem 0 .8rem; } li { margin: .15rem 0; }
 
 
 def write_report(out: Path, *, experiments: Path | None = None) -> Path:
-    """Write `out/report.html` from the cells kept in `out`: full results where there are any, else quick ones."""
+    """Write `out/report.html` from the cells kept in `out`: full results where there are any, else quick ones.
+
+    Tables and figures of runs that have not come to their end yet are written too, as far as they go.
+    """
     if not out.is_dir():
         raise ValueError(f"DIR must be a folder of results, but {str(out)!r} is none. Run `bures reproduce` first.")
     folder = find_folder(experiments)
     shown = [found for name in EXPERIMENTS if (found := _find(name, folder, out)) is not None]
     if not shown:
         raise ValueError(f"{str(out)!r} holds no results of any experiment. Run `bures reproduce` first.")
+    for each in shown:
+        if each.done < each.total and each.tables:
+            write_tables(each)
     missing = [name for name in EXPERIMENTS if name not in {each.name for each in shown}]
     path = out / "report.html"
     write_atomically(path, _page(shown, missing).encode())

@@ -151,7 +151,7 @@ def run_experiment(name: str, module: Any, settings: dict[str, Any], mode: str, 
         protocol.run_cells(module, store, settings, report)
         shown = read_experiment(name, module, mode, out)
         assert shown is not None
-        _write(shown)
+        write_tables(shown)
     return shown
 
 
@@ -214,7 +214,8 @@ def _png(figure: Any) -> bytes:
     return buffer.getvalue()
 
 
-def _write(shown: Shown) -> None:
+def write_tables(shown: Shown) -> None:
+    """Tables and figures, next to the cells they are made of."""
     write_atomically(shown.folder / "tables.md", _markdown(shown).encode())
     write_atomically(shown.folder / "tables.csv", comma_separated(shown.tables).encode())
     for name, content in shown.figures.items():
@@ -223,7 +224,8 @@ def _write(shown: Shown) -> None:
 
 def _markdown(shown: Shown) -> str:
     lines = [f"# {shown.module.TITLE}", "", shown.module.QUESTION, ""]
-    lines += [f"Mode: {shown.mode}. Settings: `{json.dumps(shown.settings, ensure_ascii=False)}`", ""]
+    part = "" if shown.done == shown.total else f", {shown.done} of {shown.total} cells so far"
+    lines += [f"Mode: {shown.mode}{part}. Settings: `{json.dumps(shown.settings, ensure_ascii=False)}`", ""]
     for table in shown.tables:
         lines += [f"## {table.title}", "", "| | paper | measured | agrees? | |", "|---|---|---|:-:|---|"]
         for row in table.rows:
