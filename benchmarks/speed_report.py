@@ -88,7 +88,7 @@ def overhead(results: Results, settings: dict[str, Any]) -> Section:
         entries.append(Row(f"iteration / log density, {where}", "", _number(ratio["log density"]), note=note))
     rounds = settings["overhead_rounds"]
     note = (
-        f"The paper's algorithm, one index, M = {settings['M']}; median of {rounds} rounds in turn. The limit is set to "
+        f"The paper's algorithm, one index, M = {settings['M']}; median of {rounds} rounds in turn. The limit is on "
         "Target.value, our own evaluation of many points; the log density mapped over them by JAX takes longer."
     )
     return Section("Overhead of an iteration", entries, note)
