@@ -245,7 +245,8 @@ class _LogisticRegression(eqx.Module):
                 return _losses(x, repeats, group), (X * repeats[:, None]).T @ _sigmoid(x)
 
             loss, slope = self._sum_over_rows(loss_and_slope, z, arrays=2)
-            return jax.vmap(self._apart_from_loss)(z) - loss, self.counts - slope.T - z / self.prior_variance
+            score = self.counts[:, None] - slope - z.T / self.prior_variance
+            return jax.vmap(self._apart_from_loss)(z) - loss, score.T
 
         return map_in_blocks(block, z, _POINTS, _LANES)
 
@@ -296,9 +297,25 @@ class _LogisticRegression(eqx.Module):
 
 def _losses(x: Float[Array, "rows points"], repeats: Float[Array, " rows"], group: int) -> Float[Array, " points"]:
     """Σ repeats · log(1 + eˣ) over the rows, a logarithm for each `group`: its factors, all in (1, 2], are few."""
-    factors = (1 + jnp.exp(-jnp.abs(x))).reshape(-1, group, x.shape[1])
-    small = jnp.log(jnp.prod(factors, axis=1)) * repeats[::group, None]
-    return jnp.sum(jnp.maximum(x, 0) * repeats[:, None], axis=0) + jnp.sum(small, axis=0)
+    x = x.reshape(-1, group, x.shape[1])
+    product, positive = _product_and_sum(1 + jnp.exp(-jnp.abs(x)), jnp.maximum(x, 0))
+    return jnp.sum((jnp.log(product) + positive) * repeats[::group, None], axis=0)
+
+
+@jax.custom_jvp
+def _product_and_sum(
+    factors: Float[Array, "groups rows points"], terms: Float[Array, "groups rows points"]
+) -> tuple[Float[Array, "groups points"], Float[Array, "groups points"]]:
+    """The product of one and the sum of the other over the rows of a group, in a single pass."""
+    start = jnp.ones((), factors.dtype), jnp.zeros((), terms.dtype)
+    return tuple(jax.lax.reduce((factors, terms), start, lambda a, b: (a[0] * b[0], a[1] + b[1]), (1,)))
+
+
+@_product_and_sum.defjvp
+def _product_and_sum_jvp(primals, tangents):
+    (factors, _), (factor_changes, changes) = primals, tangents
+    product, total = _product_and_sum(*primals)
+    return (product, total), (product * jnp.sum(factor_changes / factors, axis=1), jnp.sum(changes, axis=1))
 
 
 def _distinct_rows(X: Float[Array, "n dim"]) -> tuple[Array, Array, int]:
