@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks import speed_page
 from benchmarks.peers import DEFAULT
-from benchmarks.speed_cells import PEERS, QUICK, SECTIONS, TARGETS
+from benchmarks.speed_cells import PEERS, QUICK, SAME_M, SECTIONS, TARGETS
 from bures.check import check_option, check_positive_integer
 from experiments.protocol import EUCLIDEAN_IW, Store, run_cells
 
@@ -23,11 +23,9 @@ SETTINGS = {
     "regression_dtype": "float32",
     "default_steps": 200,
     "euclidean_steps": {"10": 600, "50": 1200, "100": 1800, "200": 3000},
-    "few_seeds_from": 50,  # the K from which Euclidean takes minutes a seed
-    "euclidean_seeds": 1,
     "overhead_dtypes": ["float32", "float64"],
     "overhead_rounds": 25,
-    "overhead_points": 100_000,  # evaluated in a round, at least
+    "overhead_points": 300_000,  # evaluated in a round, at least: what a call costs once is then lost in them
     "large_seeds": 3,
     "num_samples": 10_000,
     "rows": [1_000, 10_000, 100_000, 1_000_000],
@@ -94,13 +92,11 @@ def _regression(settings: dict[str, Any]) -> dict[str, Any]:
     for K in settings["K"]:
         shared = _chosen(settings, "n", "M", "rounds") | {"K": K, "dtype": settings["regression_dtype"]}
         made[f"K{K}-seconds"] = dict(shared, seed=None)
-        few = min(settings["seeds"], settings["euclidean_seeds"])
-        euclidean = few if settings["few_seeds_from"] <= K else settings["seeds"]
-        steps = {DEFAULT: settings["default_steps"], EUCLIDEAN_IW: settings["euclidean_steps"][str(K)]}
-        for method, seeds in {DEFAULT: settings["seeds"], EUCLIDEAN_IW: euclidean}.items():
-            for seed in range(seeds):
-                name = f"K{K}-{method.replace(' ', '-')}-{seed}"
-                made[name] = dict(shared, method=method, seed=seed, num_steps=steps[method])
+        steps = dict.fromkeys((DEFAULT, SAME_M), settings["default_steps"])
+        for method, num_steps in (steps | {EUCLIDEAN_IW: settings["euclidean_steps"][str(K)]}).items():
+            for seed in range(settings["seeds"]):
+                name = f"K{K}-{method.replace(',', '').replace(' ', '-')}-{seed}"
+                made[name] = dict(shared, method=method, seed=seed, num_steps=num_steps)
     return made
 
 
