@@ -76,7 +76,7 @@ def settings(quick: bool, seeds: int | None) -> dict:
         own = {"K": [10], "num_steps": 250, "whitened_steps": 150, "selected": [10], "selection_steps": 250}
         own |= {"ours": [WHITENED_ALL], "selection_seeds": [9001], "grids": grids, "double": 0, "repeats": 3}
         return frozen | own | {"seeds": seeds or 2}
-    own = {"K": [10, 50, 100, 200], "num_steps": 3000, "whitened_steps": 500, "selection_steps": 3000}
+    own = {"K": [10, 50, 100, 200], "num_steps": 3000, "whitened_steps": 200, "selection_steps": 3000}
     own |= {
         "ours": list(OURS),
         "selected": own["K"],

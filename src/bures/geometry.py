@@ -204,6 +204,7 @@ class WhitenedState(eqx.Module):
 
 _STALE = 2.0  # an average whose squared norm exceeds that of a new gradient this many times is of another place
 _MEMORY = 0.1  # the least weight of a new squared norm in the running average of them
+_DOUBT = 0.1  # the share of a step of the mean that stays uncertain: the covariance keeps it
 
 
 class Whitened(AbstractGeometry):
@@ -220,9 +221,12 @@ class Whitened(AbstractGeometry):
       E_A[u] + E_A[∇log p] / max(1 + y, 1), within `trust_radius`. For K = 1 the first term is zero in expectation, near
       the optimum the sum is â, and far from it, where the best of K draws are nearer the target than q is, it goes
       where they are.
-    - The gain is 1 / (1 + delay). The delay grows by one when a gradient points away from the average of those before
-      it, and falls by half the cosine when it does not: steps are full while gradients agree, and average the noise
-      away once only noise is left (Kesten, 1958).
+    - A tenth of the mean's step stays uncertain, and is added to the covariance in its direction. Else a wide q would
+      shrink to the target's scale before its mean is there, and walk the rest of the way in steps of that scale.
+    - The gain is 1 / (1 + delay). The delay grows when a gradient points away from the average of those before it, by
+      one, or by one over the gradient's norm where that is more than one: far from the optimum it is not noise that
+      turns it. The delay falls by half the cosine when it does not point away: steps are full while gradients agree,
+      and average the noise away once only noise is left (Kesten, 1958).
     - While `gap` is large the gradient is that of a larger α if the weights of the tuples are degenerate: see
       `bures.objective.Tempered`.
 
@@ -252,7 +256,7 @@ class Whitened(AbstractGeometry):
         size, average_size = _nats(gradient, gradient), _nats(average, average)
         stale = (average_size > _STALE * size) | (average_size == 0)
         cosine = _nats(gradient, average) / jnp.where(stale, 1, jnp.sqrt(size * average_size))
-        change = jnp.where(cosine < 0, 1, -cosine / 2)
+        change = jnp.where(cosine < 0, 1 / jnp.sqrt(jnp.maximum(size, 1)), -cosine / 2)
         delay = jnp.where(stale, state.delay, jnp.maximum(state.delay + change, 0))
         gain = 1 / (1 + delay)
 
@@ -264,9 +268,10 @@ class Whitened(AbstractGeometry):
         move = gain * (vectors.T @ centre + (vectors.T @ (shift - centre)) / narrowing)
         length = jnp.linalg.norm(move)
         clipped = (length > self.trust_radius) | (values[-1] > 1)
-        move = move * (self.trust_radius / jnp.maximum(length, self.trust_radius))
-        mean = q.mean + q.chol @ (vectors @ move)
-        chol = linalg.cholesky_of_square(q.chol @ (vectors * jnp.sqrt(widening / narrowing)))
+        move = vectors @ (move * (self.trust_radius / jnp.maximum(length, self.trust_radius)))
+        mean = q.mean + q.chol @ move
+        root = jnp.column_stack([vectors * jnp.sqrt(widening / narrowing), _DOUBT * move])
+        chol = linalg.cholesky_of_square(q.chol @ root)
 
         share = jnp.where(stale, 1, gain)
         a, S = state.a + share * (a - state.a), state.S + share * (S - state.S)
