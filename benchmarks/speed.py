@@ -10,9 +10,9 @@ from typing import Any
 
 from benchmarks import speed_page
 from benchmarks.peers import DEFAULT
-from benchmarks.speed_cells import PEERS, QUICK, SAME_M, SECTIONS, TARGETS
+from benchmarks.speed_cells import PEERS, QUICK, SAME_M, SECTIONS, TARGETS, regression_methods
 from bures.check import check_option, check_positive_integer
-from experiments.protocol import EUCLIDEAN_IW, Store, run_cells
+from experiments.protocol import Store, run_cells
 
 PYMC = {"PyMC": "PyMC, FullRankADVI", "PyMC-Pathfinder": "PyMC, Pathfinder"}
 SETTINGS = {
@@ -92,8 +92,9 @@ def _regression(settings: dict[str, Any]) -> dict[str, Any]:
     for K in settings["K"]:
         shared = _chosen(settings, "n", "M", "rounds") | {"K": K, "dtype": settings["regression_dtype"]}
         made[f"K{K}-seconds"] = dict(shared, seed=None)
-        steps = dict.fromkeys((DEFAULT, SAME_M), settings["default_steps"])
-        for method, num_steps in (steps | {EUCLIDEAN_IW: settings["euclidean_steps"][str(K)]}).items():
+        for method in regression_methods(K):
+            ours = method in (DEFAULT, SAME_M)
+            num_steps = settings["default_steps"] if ours else settings["euclidean_steps"][str(K)]
             for seed in range(settings["seeds"]):
                 name = f"K{K}-{method.replace(',', '').replace(' ', '-')}-{seed}"
                 made[name] = dict(shared, method=method, seed=seed, num_steps=num_steps)

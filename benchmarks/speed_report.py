@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.peers import DEFAULT
-from benchmarks.speed_cells import SAME_M
-from experiments.protocol import BW_IW, EUCLIDEAN_IW, Results, Row, Table, select
+from benchmarks.speed_cells import regression_methods
+from experiments.protocol import BW_IW, Results, Row, Table, select
 
 NUMPYRO = "NumPyro, its own model"
 VARIATIONAL = ("NumPyro, Trace_ELBO", "NumPyro, RenyiELBO", "BlackJAX, fullrank_vi")
@@ -130,24 +130,29 @@ def regression(results: Results, settings: dict[str, Any]) -> Section:
     for K in settings["K"]:
         (_, cost), *_ = select(results, section="regression", K=K, seed=None)
         counts, notes = {}, {}
-        for method in (DEFAULT, SAME_M, EUCLIDEAN_IW):
+        methods = regression_methods(K)
+        ours, euclidean = methods[:2], methods[2:]
+        for method in methods:
             runs = list(select(results, section="regression", K=K, method=method))
             counts[method] = _median(found["iterations"] for _, found in runs)
             notes[method] = f"{_number(counts[method])} iterations, seeds: {len(runs)}"
-            if np.isinf(counts[method]) and method == EUCLIDEAN_IW:  # at least so many
+            if np.isinf(counts[method]) and method in euclidean:  # at least so many
                 counts[method] = runs[0][0]["num_steps"]
+                notes[method] = f"more than {counts[method]} iterations, seeds: {len(runs)}"
         seconds = {name: counts[name] * np.median(cost["seconds"][name]) for name in counts}
-        for name, words in {DEFAULT: "", SAME_M: f", M = {settings['M']}"}.items():
+        for name, words in zip(ours, ("", f", M = {settings['M']}"), strict=True):
             entries.append(Check(f"K = {K}{words}: iterations to the threshold", counts[name], 10))
-            note = "; ".join(f"{name}: {notes[name]}, {seconds[name]:.3g} s" for name in (name, EUCLIDEAN_IW))
-            ratio = seconds[name] / seconds[EUCLIDEAN_IW]
-            entries.append(Check(f"K = {K}{words}: seconds to the threshold / Euclidean", ratio, 0.05, note=note))
+            for other in euclidean:
+                note = "; ".join(f"{each}: {notes[each]}, {seconds[each]:.3g} s" for each in (name, other))
+                label = f"K = {K}{words}: seconds to the threshold / {other}"
+                entries.append(Check(label, seconds[name] / seconds[other], 0.05, note=note))
     note = (
         f"d = 3, n = {settings['n']}, from N(0, 5 I), {settings['regression_dtype']} for all; M = {settings['M']} for "
         "Euclidean, and for the default its own 40 or, set by hand, the same. "
         "The threshold is 1 nat below the best Gaussian's ELBO, to be kept for 100 evaluations in a row. Seconds are "
-        "iterations times seconds of an iteration, the methods timed in turn. Euclidean has the paper's tuned rates, "
-        "but 0.02 for K = 10, as the paper's 0.05 does not settle on this data set."
+        "iterations times seconds of an iteration, the methods timed in turn. Euclidean has the paper's tuned rates; "
+        "for K = 10 that is 0.05, which does not settle on this data set, so that there its own rate by the paper's "
+        "rule, 0.02, is a second and stricter yardstick."
     )
     return Section("The paper's regression", entries, note)
 

@@ -99,7 +99,7 @@ def test_speed_is_measured_told_and_kept(tmp_path, monkeypatch):
     said = []
     options = dict(seeds=1, only=["overhead", "targets", "regression"], out=tmp_path, say=said.append, **TINY)
     folder = speed.run(**options)
-    assert len(said) == 7
+    assert len(said) == 8
     with (folder / "tables.csv").open() as file:
         rows = {row["row"]: row for row in csv.DictReader(file)}
     assert rows["K = 10: iterations to the threshold"]["criterion"] == "≤ 10"
@@ -109,7 +109,7 @@ def test_speed_is_measured_told_and_kept(tmp_path, monkeypatch):
     assert "criteria hold" in (folder / "tables.md").read_text()
     assert "data:image/png;base64," in (folder / "speed.html").read_text()
     speed.run(**options)  # nothing is run again
-    assert len(said) == 7
+    assert len(said) == 8
 
 
 def test_speed_tables_of_costly_sections(tmp_path):
