@@ -24,7 +24,7 @@ SETTINGS = {
     "default_steps": 200,
     "euclidean_steps": {"10": 600, "50": 800, "100": 1000, "200": 1300},  # never arrived counts as arrived after them
     "overhead_dtypes": ["float32", "float64"],
-    "overhead_rounds": 25,
+    "overhead_rounds": 11,
     "overhead_points": 300_000,  # evaluated in a round, at least: what a call costs once is then lost in them
     "large_seeds": 3,
     "num_samples": 10_000,

@@ -17,7 +17,17 @@ from matplotlib.figure import Figure
 
 import bures
 from bures.reference import Chains, random_walk_metropolis
-from experiments.protocol import METHODS, Results, Row, Table, make_method, mean_and_spread, select, within_spread
+from experiments.protocol import (
+    METHODS,
+    Results,
+    Row,
+    Table,
+    fixed,
+    make_method,
+    mean_and_spread,
+    select,
+    within_spread,
+)
 
 TITLE = "Census, d = 9: a real posterior"
 QUESTION = "Which of the four methods matches the posterior that long Markov chains find?"
@@ -258,7 +268,7 @@ def _quality_rows(results: Results, full: bool) -> list[Row]:
 def explain(found: np.ndarray, paper: float, cause: str = "other covariates, same step size") -> str:
     """What may lie behind seeds that disagree with the paper's figure."""
     among = "among them" if found.min() <= paper <= found.max() else "not among them"
-    return f"seeds from {found.min():.2f} to {found.max():.2f}, the paper's mean {among}; {cause}"
+    return f"seeds from {fixed(found.min())} to {fixed(found.max())}, the paper's mean {among}; {cause}"
 
 
 def _safeguard_rows(results: Results, full: bool) -> list[Row]:

@@ -57,11 +57,16 @@ class Table:
     note: str = ""
 
 
+def fixed(value: float, digits: int = 2) -> str:
+    """A number with so many decimals; one too long for that, as of a fit that collapsed, as a power of ten."""
+    return f"{value:.{digits}f}" if abs(value) < 1e6 else f"{value:.1e}"
+
+
 def mean_and_spread(values: Any, digits: int = 2) -> str:
     """`mean ± standard deviation` over seeds; of one seed, its value."""
     values = np.asarray(values, np.float64)
-    spread = f" ± {values.std(ddof=1):.{digits}f}" if values.size > 1 else ""
-    return f"{values.mean():.{digits}f}{spread}"
+    spread = f" ± {fixed(values.std(ddof=1), digits)}" if values.size > 1 else ""
+    return f"{fixed(values.mean(), digits)}{spread}"
 
 
 def number_plainly(axis: Axis) -> None:
