@@ -14,8 +14,12 @@ _MAX_DIM = 21201  # as far as the direction numbers go
 
 
 def iid(key: Key[Array, ""], n: int, dim: int, dtype: jnp.dtype) -> Float[Array, "n dim"]:
-    """Independent standard normal rows."""
-    return jax.random.normal(key, (n, dim), dtype)
+    """Independent standard normal rows.
+
+    Drawn as one long vector, which the processor makes in vectors of its own, and made once: the compiler would repeat
+    the last part of the computation in each place that uses the noise.
+    """
+    return jax.lax.optimization_barrier(jax.random.normal(key, (n * dim,), dtype)).reshape(n, dim)
 
 
 def antithetic(key: Key[Array, ""], n: int, dim: int, dtype: jnp.dtype) -> Float[Array, "n dim"]:
@@ -24,7 +28,7 @@ def antithetic(key: Key[Array, ""], n: int, dim: int, dtype: jnp.dtype) -> Float
     Odd functions of the noise then average to exactly zero: to first order in how far a target is from Gaussian, the
     noise of S, and to zeroth order that of a.
     """
-    rows = jax.random.normal(key, ((n + 1) // 2, dim), dtype)
+    rows = iid(key, (n + 1) // 2, dim, dtype)
     return jnp.concatenate([rows, -rows[: n // 2]])
 
 
