@@ -10,11 +10,12 @@ from typing import Any
 
 from benchmarks import speed_page
 from benchmarks.peers import DEFAULT
-from benchmarks.speed_cells import PEERS, QUICK, SAME_M, SECTIONS, TARGETS, regression_methods
+from benchmarks.speed_cells import OWN, PEERS, QUICK, SAME_M, SECTIONS, TARGETS, regression_methods
 from bures.check import check_option, check_positive_integer
 from experiments.protocol import Store, run_cells
 
 PYMC = {"PyMC": "PyMC, FullRankADVI", "PyMC-Pathfinder": "PyMC, Pathfinder"}
+MOST = [name for name in PEERS if name not in PYMC.values()]
 SETTINGS = {
     "n": 1000,
     "M": 100,
@@ -26,7 +27,6 @@ SETTINGS = {
     "overhead_dtypes": ["float32", "float64"],
     "overhead_rounds": 11,
     "overhead_points": 300_000,  # evaluated in a round, at least: what a call costs once is then lost in them
-    "large_seeds": 3,
     "num_samples": 10_000,
     "rows": [1_000, 10_000, 100_000, 1_000_000],
     "draws": [100, 1_000, 10_000, 100_000],
@@ -82,7 +82,7 @@ def _overhead(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _targets(settings: dict[str, Any]) -> dict[str, Any]:
-    shared = _chosen(settings, "seeds", "large_seeds", "num_samples")
+    shared = _chosen(settings, "seeds", "num_samples")
     names = {name: name.replace(",", "").replace("'", "").replace(" = ", "").replace(" ", "-") for name in TARGETS}
     return {short: dict(shared, target=name) for name, short in names.items()}
 
@@ -113,20 +113,19 @@ def _growth(settings: dict[str, Any]) -> dict[str, Any]:
 
 def _census9(settings: dict[str, Any]) -> dict[str, Any]:
     """PyMC, the slowest, in cells of its own."""
-    made = _census(settings, "screened")
+    made = _census(settings, "screened", every=MOST)
     return made | {cell: dict(made["0"], contestants=[name]) for cell, name in PYMC.items()}
 
 
 def _census96(settings: dict[str, Any]) -> dict[str, Any]:
-    return _census(settings, "full")
+    return _census(settings, "full", every=[*QUICK, OWN])
 
 
-def _census(settings: dict[str, Any], design: str) -> dict[str, Any]:
-    """All contestants but PyMC in the first seeds, the quick ones in the others."""
+def _census(settings: dict[str, Any], design: str, every: list[str]) -> dict[str, Any]:
+    """All contestants but PyMC in the first seeds, those of `every` in the others."""
     shared = _chosen(settings, *STEPS) | {"design": design}
-    most = [name for name in PEERS if name not in PYMC.values()]
     return {
-        str(seed): dict(shared, seed=seed, contestants=most if seed < settings["slow_seeds"] else list(QUICK))
+        str(seed): dict(shared, seed=seed, contestants=MOST if seed < settings["slow_seeds"] else every)
         for seed in range(settings["seeds"])
     }
 

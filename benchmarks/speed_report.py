@@ -116,8 +116,7 @@ def targets(results: Results, settings: dict[str, Any]) -> Section:
         true = not untrue if known else converged == len(fits)
         wanted = f"CONVERGED within {CLOSE} nats, or said not" if known else "CONVERGED, k̂ told"
         entries.append(Row(name, wanted, shown, true, f"KL(p‖q) = {_number(distance)}"))
-    seeds = f"{settings['seeds']} seeds, at most {settings['large_seeds']} from d = 100 on"
-    note = f"Medians over {seeds}; defaults only; seconds warm."
+    note = f"Medians over {settings['seeds']} seeds; defaults only; seconds warm."
     return Section("Targets with known answers", entries, note)
 
 
@@ -219,8 +218,7 @@ PEER_NOTE = (
     "AutoMultivariateNormal, Adam with step size {numpyro_step_size}, {numpyro_steps:,} steps, one particle "
     "(RenyiELBO: its default of two); in its own model the density is NumPyro's, elsewhere ours. "
     "BlackJAX: Adam with {blackjax_step_size}, {blackjax_steps:,} steps of five draws. "
-    "Seeds of the slow libraries: {slow_seeds}. PyMC's Pathfinder, of pymc-extras, gives draws: the Gaussian has the "
-    "moments of its 1,000."
+    "PyMC's Pathfinder, of pymc-extras, gives draws: the Gaussian has the moments of its 1,000."
 )
 
 
