@@ -145,6 +145,16 @@ def test_speed_tables_of_costly_sections(tmp_path):
     assert "no compiler" in (tmp_path / "tables.md").read_text()
 
 
+def test_the_evidence_is_that_of_all_draws_of_the_contestant_that_sees_most():
+    def runs(*pairs):
+        return [{"log_evidence": value, "log_evidence_mcse": error} for value, error in pairs]
+
+    good, narrow = runs((-3.0, 0.01), (-3.02, 0.01)), runs((-4.0, 0.001))
+    lucky = runs((-2.9, 0.04), *[(-3.1, 0.04)] * 9)  # one of many estimates is too high
+    found = {"good": good, "narrow": narrow, "lucky": lucky, "failed": [{"outcome": "FAILED", "message": ""}]}
+    assert speed_report._evidence(found) == pytest.approx(-3.01, abs=1e-3)
+
+
 def test_a_process_of_its_own_tells_seconds_and_memory():
     options = dict(kind="gradients", N=1, dim=2, M=None, K=10, num_steps=1)
     found = speed_alone.alone("growth", **options)
