@@ -307,6 +307,17 @@ def test_whitened_does_not_shrink_before_it_arrives():
         assert float(best.kl(q)) < 0.5
 
 
+@pytest.mark.parametrize("deviation", [1e-3, 1.0])
+def test_whitened_does_not_collapse_far_from_the_target(deviation):
+    """Ten thousand standard deviations away there is only a slope: its noise must not pass for curvature."""
+    target = bures.models.gaussian(10, condition_number=1e4)
+    start, best = bures.Gaussian(jnp.full(10, 100.0), deviation * jnp.eye(10)), bures.laplace(target)
+    method = (bures.IWELBO(K=10), bures.Stein(M=40, draws="antithetic", permutations=8), bures.Whitened(), None)
+    for seed in range(2):
+        q, _ = run(jax.random.key(seed), start, target, method, 200)
+        assert float(best.kl(q)) < 1e-6
+
+
 def test_whitened_mean_steps_stay_in_the_trust_region():
     q = random_gaussian(3, 3)
     estimate = eqx.tree_at(lambda e: e.a, with_matrix(np.zeros((3, 3))), jnp.array([1e5, -1e5, 3e4]))

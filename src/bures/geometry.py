@@ -204,6 +204,7 @@ class WhitenedState(eqx.Module):
 
 _STALE = 2.0  # an average whose squared norm exceeds that of a new gradient this many times is of another place
 _MEMORY = 0.1  # the least weight of a new squared norm in the running average of them
+_FAR = 3.0  # trust radii by which a step of the mean may exceed its bound before the narrowing is held back
 _DOUBT = 0.1  # the share of a step of the mean that stays uncertain: the covariance keeps it
 
 
@@ -221,6 +222,8 @@ class Whitened(AbstractGeometry):
       E_A[u] + E_A[∇log p] / max(1 + y, 1), within `trust_radius`. For K = 1 the first term is zero in expectation, near
       the optimum the sum is â, and far from it, where the best of K draws are nearer the target than q is, it goes
       where they are.
+    - From a place so far that this step would be many trust radii long, draws see a slope and hardly any curvature, and
+      the noise in Ŝ is in proportion to the slope: the variance is then narrowed in proportion less.
     - A tenth of the mean's step stays uncertain, and is added to the covariance in its direction. Else a wide q would
       shrink to the target's scale before its mean is there, and walk the rest of the way in steps of that scale.
     - The gain is 1 / (1 + delay). The delay grows when a gradient points away from the average of those before it, by
@@ -268,7 +271,9 @@ class Whitened(AbstractGeometry):
         move = gain * (vectors.T @ centre + (vectors.T @ (shift - centre)) / narrowing)
         length = jnp.linalg.norm(move)
         clipped = (length > self.trust_radius) | (values[-1] > 1)
-        move = vectors @ (move * (self.trust_radius / jnp.maximum(length, self.trust_radius)))
+        overshoot = length / self.trust_radius
+        narrowing = 1 + (narrowing - 1) / jnp.maximum(overshoot - _FAR, 1)
+        move = vectors @ (move / jnp.maximum(overshoot, 1))
         mean = q.mean + q.chol @ move
         root = jnp.column_stack([vectors * jnp.sqrt(widening / narrowing), _DOUBT * move])
         chol = linalg.cholesky_of_square(q.chol @ root)
