@@ -16,8 +16,8 @@ _MAX_DIM = 21201  # as far as the direction numbers go
 def iid(key: Key[Array, ""], n: int, dim: int, dtype: jnp.dtype) -> Float[Array, "n dim"]:
     """Independent standard normal rows.
 
-    Drawn as one long vector, which the processor makes in vectors of its own, and made once: the compiler would repeat
-    the last part of the computation in each place that uses the noise.
+    Drawn as one long vector, because the compiler does not vectorise rows of a few elements. The barrier has them made
+    once: else the compiler repeats the last part of the computation in each place that uses the noise.
     """
     return jax.lax.optimization_barrier(jax.random.normal(key, (n * dim,), dtype)).reshape(n, dim)
 
