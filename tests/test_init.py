@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import importlib.metadata
 import subprocess
 import sys
 from pathlib import Path
@@ -14,19 +15,31 @@ import bures
 
 @pytest.mark.parametrize(("name", "home"), bures._HOMES.items())
 def test_a_public_name_is_what_its_module_has(name, home):
-    module = importlib.import_module(f"bures.{home}")
+    module = importlib.import_module(home)
     found = getattr(bures, name)
     assert found is (module if isinstance(found, ModuleType) else getattr(module, name))
     assert name in dir(bures)
     assert (name in bures.__all__) == (not isinstance(found, ModuleType))
 
 
-def test_type_checkers_see_the_same_table():
-    tree = ast.parse(Path(bures.__file__).read_text())
-    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
-    seen = {alias.asname: statement.module for statement in block.body for alias in statement.names}
-    paths = {name: f"bures.{home}" for name, home in bures._HOMES.items()}
-    assert seen == {name: path if name in bures.__all__ else path.rpartition(".")[0] for name, path in paths.items()}
+def test_the_list_re_exports_every_name():
+    # `name as name` is what makes an import of a stub public to type checkers.
+    stub = ast.parse(Path(bures.__file__).with_suffix(".pyi").read_text())
+    aliases = [alias for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names]
+    assert {alias.name: alias.asname for alias in aliases} == {name: name for name in bures._HOMES}
+    assert len(aliases) == len(bures._HOMES)
+
+
+def test_a_star_import_has_the_names_that_are_not_modules():
+    names: dict = {}
+    exec("from bures import *", names)
+    assert set(bures.__all__) <= set(names)
+    assert names["Target"] is bures.Target
+
+
+def test_the_version_is_that_of_the_package():
+    assert bures.__version__ == importlib.metadata.version("bures")
+    assert (Path(bures.__file__).parent / "py.typed").is_file()
 
 
 def test_modules_do_not_take_the_place_of_other_names():

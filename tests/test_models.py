@@ -9,6 +9,7 @@ import scipy.stats
 from problems import assert_within_standard_errors, regression_data
 
 from bures import models
+from bures.models import regression
 
 EXACT = {
     "eggbox": models.eggbox(),
@@ -138,7 +139,7 @@ def test_logistic_regression_is_stable_far_out(dtype):
 def test_logistic_regression_in_blocks_is_the_sum_over_rows(points, repeated, dtype, monkeypatch, key):
     # One block of 3 points, one of 17 and a pad, two of 19 and a pad; rows by 16, and by 8 for derivatives.
     for name, value in {"_POINTS": 20, "_LANES": 2, "_ROWS": 16}.items():
-        monkeypatch.setattr(models, name, value)
+        monkeypatch.setattr(regression, name, value)
     X, y = regression_data(n=50, dim=3)
     if repeated:
         X, y = np.concatenate([X, X[:30], X[:10]]), np.concatenate([y, 1 - y[:30], y[:10]])

@@ -68,7 +68,7 @@ def test_blocks_change_nothing(n, key, monkeypatch):
     weights = jax.random.uniform(key, (n,))
     target = bures.Target(WithData(jnp.arange(3.0)), 3)
     whole = target.value(z), *target.value_and_score(z), target.weighted_hessian(weights, z)
-    monkeypatch.setattr(sys.modules["bures.target"], "_BLOCK_ELEMENTS", 10)
+    monkeypatch.setattr(sys.modules["bures.target.blocks"], "_BLOCK_ELEMENTS", 10)
     blocks = target.value(z), *target.value_and_score(z), target.weighted_hessian(weights, z)
     for one, many in zip(whole, blocks, strict=True):
         np.testing.assert_allclose(one, many, rtol=1e-12)

@@ -1,45 +1,19 @@
 """The target: an unnormalised log density on R^dim, what its coordinates mean, and any fast derivatives it has."""
 
-import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Key
 
 from bures.check import check_floating, check_positive_integer, fail
-from bures.support import Real
-
-# Arrays of a block are kept to about this many elements, 4 MB: a shared cache holds them, products are long.
-_BLOCK_ELEMENTS = 2**19
+from bures.target.blocks import largest_array, map_in_blocks, points_in_block, sum_in_blocks
+from bures.target.labels import NO_LABELS, Labels
+from bures.target.variables import ByName, Layout, Unconstrained
 
 LogDensity = Callable[[Float[Array, " dim"]], Float[Array, ""]]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Labels:
-    """What the model behind a target adds to its draws; all of it optional.
-
-    **Arguments:**
-
-    - `coords`, `dims`: labels of the axes of the variables, as in ArviZ and PyMC.
-    - `observed_data`: the data, by the names of the observed variables.
-    - `log_likelihood`: from a point of R^dim to the log likelihood of each observation, by the same names.
-    - `attributes`: facts to keep with the draws, such as the version of the software.
-    """
-
-    coords: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    dims: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
-    observed_data: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    log_likelihood: Callable[[Any], dict[str, Any]] | None = None
-    attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-
-_NO_LABELS = Labels()  # one object, so that targets without labels share their compilations
 
 
 class Target(eqx.Module):
@@ -97,12 +71,12 @@ class Target(eqx.Module):
         self.dim = check_positive_integer("dim", dim, "It is the length of the vector log_density takes.")
         self.log_density = log_density
         self.names = _check_names(names, self.dim)
-        self.constrain = constrain if constrain is not None else _ByName(None if names is None else self.names)
+        self.constrain = constrain if constrain is not None else ByName(None if names is None else self.names)
         self.sample = sample
         self.mean = None if mean is None else jnp.asarray(mean)
         self.covariance = None if covariance is None else jnp.asarray(covariance)
         self.initial_point = None if initial_point is None else _check_initial_point(initial_point, self.dim)
-        self.labels = _NO_LABELS if labels is None else labels
+        self.labels = NO_LABELS if labels is None else labels
         self._weighted_hessian = weighted_hessian
         self.width = _check_and_measure(log_density, self.dim)
 
@@ -121,8 +95,8 @@ class Target(eqx.Module):
         >>> {name: float(value) for name, value in target.constrain(jnp.zeros(2)).items()}
         {'mu': 0.0, 'sigma': 1.0}
         """
-        layout = _Layout(variables)
-        unconstrained = _Unconstrained(log_density, layout)
+        layout = Layout(variables)
+        unconstrained = Unconstrained(log_density, layout)
         return cls(unconstrained, layout.dim, names=layout.coordinate_names(), constrain=layout.constrain, **options)
 
     def start(self) -> Float[Array, " dim"]:
@@ -133,7 +107,7 @@ class Target(eqx.Module):
     def value(self, z: Float[Array, "n dim"]) -> Float[Array, " n"]:
         """log p at each row of `z`, in the dtype of `z`."""
         fast = getattr(self.log_density, "values", None)
-        values = fast(z) if fast else map_in_blocks(jax.vmap(self.log_density), z, _BLOCK_ELEMENTS // self.width)
+        values = fast(z) if fast else map_in_blocks(jax.vmap(self.log_density), z, points_in_block(self.width))
         return values.astype(z.dtype)
 
     def value_and_score(self, z: Float[Array, "n dim"]) -> tuple[Float[Array, " n"], Float[Array, "n dim"]]:
@@ -143,7 +117,7 @@ class Target(eqx.Module):
             values, scores = fast(z)
         else:
             one = jax.value_and_grad(self.log_density)
-            values, scores = map_in_blocks(jax.vmap(one), z, _BLOCK_ELEMENTS // self.width)
+            values, scores = map_in_blocks(jax.vmap(one), z, points_in_block(self.width))
         return values.astype(z.dtype), scores.astype(z.dtype)
 
     def weighted_hessian(self, weights: Float[Array, " n"], z: Float[Array, "n dim"]) -> Float[Array, "dim dim"]:
@@ -165,7 +139,7 @@ class Target(eqx.Module):
 
             return jax.hessian(shifted)(jnp.zeros_like(z[0]))
 
-        return sum_in_blocks(block, weights, z, _BLOCK_ELEMENTS // (self.width * self.dim)).astype(z.dtype)
+        return sum_in_blocks(block, weights, z, points_in_block(self.width * self.dim)).astype(z.dtype)
 
 
 def as_target(target: Any, dim: int | None) -> Target:
@@ -195,61 +169,6 @@ def _check_names(names: Sequence[str] | None, dim: int) -> tuple[str, ...]:
     return names
 
 
-def map_in_blocks(function: Callable, z: Float[Array, "n dim"], size: int, lanes: int = 1) -> Any:
-    """A function of many points, applied to at most `size` of them at a time, in multiples of `lanes`.
-
-    Blocks whose arrays stay in the cache are faster than all points at once, and bound the memory.
-    """
-    n = z.shape[0]
-    blocks, size = _split(n, size, lanes)
-    padded = _pad(z, blocks * size)
-    if blocks == 1:
-        return jax.tree.map(lambda x: x[:n], function(padded))
-    out = jax.lax.map(function, padded.reshape(blocks, size, -1))
-    return jax.tree.map(lambda x: x.reshape(blocks * size, *x.shape[2:])[:n], out)
-
-
-def sum_in_blocks(
-    function: Callable[[Array, Array], Array],
-    weights: Float[Array, " n"],
-    z: Float[Array, "n dim"],
-    size: int,
-    lanes: int = 1,
-) -> Array:
-    """The sum of `function(weights, z)`, linear in the weights, over blocks of points as in `map_in_blocks`."""
-    n = z.shape[0]
-    blocks, size = _split(n, size, lanes)
-    weights, padded = jnp.pad(weights, (0, blocks * size - n)), _pad(z, blocks * size)
-    if blocks == 1:
-        return function(weights, padded)
-    weights, padded = weights.reshape(blocks, size), padded.reshape(blocks, size, -1)
-    zero = jnp.zeros_like(function(weights[0], padded[0]))
-    return jax.lax.scan(lambda total, block: (total + function(*block), None), zero, (weights, padded))[0]
-
-
-def _split(n: int, size: int, lanes: int) -> tuple[int, int]:
-    """The number of equal blocks for n points, of at most `size`, and their size: of many, a multiple of `lanes`."""
-    blocks = max(1, math.ceil(n / max(size, 1)))
-    size = math.ceil(n / blocks)
-    return blocks, size if size < 8 * lanes else math.ceil(size / lanes) * lanes
-
-
-def _pad(z: Float[Array, "n dim"], size: int) -> Float[Array, "size dim"]:
-    """The last point again and again, up to `size` points."""
-    return jnp.concatenate([z, jnp.broadcast_to(z[-1], (size - z.shape[0], z.shape[1]))]) if size > len(z) else z
-
-
-def _largest_array(jaxpr: Any) -> int:
-    """Elements of the largest array made in a jaxpr, those of its inner jaxprs included."""
-    jaxpr = getattr(jaxpr, "jaxpr", jaxpr)  # a closed jaxpr holds one
-    largest = 1
-    for equation in jaxpr.eqns:
-        sizes = [math.prod(getattr(out.aval, "shape", ())) for out in equation.outvars]
-        inner = jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns"))
-        largest = max(largest, *sizes, *(_largest_array(sub) for sub in inner if hasattr(sub, "eqns")))
-    return largest
-
-
 def _check_and_measure(log_density: LogDensity, dim: int) -> int:
     """Check that the log density maps (dim,) to a real scalar; return the size of the largest array it makes."""
     point = jax.ShapeDtypeStruct((dim,), jnp.zeros(()).dtype)
@@ -266,83 +185,4 @@ def _check_and_measure(log_density: LogDensity, dim: int) -> int:
             f"log_density must return a real scalar, but returned {received} for a vector of length dim={dim}. "
             "Sum over observations, and write it for one point: batching is done by bures."
         )
-    return max(dim, _largest_array(jaxpr))
-
-
-def coordinate_names(shapes: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
-    """One name for each entry of the named arrays, laid one after the other.
-
-    >>> coordinate_names({"mu": (), "theta": (2,)})
-    ('mu', 'theta[0]', 'theta[1]')
-    """
-    return tuple(
-        name + (f"[{','.join(map(str, index))}]" if index else "")
-        for name, shape in shapes.items()
-        for index in np.ndindex(shape)
-    )
-
-
-class _ByName(eqx.Module):
-    """The default way back: one variable `z`, or one scalar variable per given name."""
-
-    names: tuple[str, ...] | None = eqx.field(static=True)
-
-    def __call__(self, z: Float[Array, " dim"]) -> dict[str, Array]:
-        return {"z": z} if self.names is None else dict(zip(self.names, z, strict=True))
-
-
-class _Layout(eqx.Module):
-    """Where each named variable sits in the flat vector, and its support."""
-
-    names: tuple[str, ...] = eqx.field(static=True)
-    shapes: tuple[tuple[int, ...], ...] = eqx.field(static=True)
-    supports: tuple[Any, ...]
-
-    def __init__(self, variables: Mapping[str, Any]):
-        if not variables:
-            raise fail("variables", "a non-empty mapping", variables, 'For example {"mu": (), "tau": Positive()}.')
-        self.names = tuple(variables)
-        parts = [_support_and_shape(name, value) for name, value in variables.items()]
-        self.supports = tuple(support for support, _ in parts)
-        self.shapes = tuple(shape for _, shape in parts)
-
-    @property
-    def dim(self) -> int:
-        return sum(math.prod(shape) for shape in self.shapes)
-
-    def coordinate_names(self) -> tuple[str, ...]:
-        return coordinate_names(dict(zip(self.names, self.shapes, strict=True)))
-
-    def split(self, z: Float[Array, " dim"]) -> list[Array]:
-        ends = np.cumsum([math.prod(shape) for shape in self.shapes])[:-1]
-        return [part.reshape(shape) for part, shape in zip(jnp.split(z, ends), self.shapes, strict=True)]
-
-    def constrain(self, z: Float[Array, " dim"]) -> dict[str, Array]:
-        parts = zip(self.names, self.supports, self.split(z), strict=True)
-        return {name: support.constrain(part) for name, support, part in parts}
-
-    def log_jacobian(self, z: Float[Array, " dim"]) -> Float[Array, ""]:
-        terms = [s.log_jacobian(part) for s, part in zip(self.supports, self.split(z), strict=True)]
-        return jnp.sum(jnp.stack(terms))
-
-
-def _support_and_shape(name: str, value: Any) -> tuple[Any, tuple[int, ...]]:
-    parts = value if isinstance(value, tuple | list) else (value, ())
-    if len(parts) == 2 and hasattr(parts[0], "constrain") and not isinstance(parts[0], type):
-        support, shape = parts
-    else:
-        support, shape = Real(), value
-    if not isinstance(shape, tuple | list) or not all(isinstance(n, int) and n > 0 for n in shape):
-        remedy = "For example (3,), Positive() or (Positive(), (3,))."
-        raise fail(f"variables[{name!r}]", "a shape, a support, or (support, shape)", value, remedy)
-    return support, tuple(shape)
-
-
-class _Unconstrained(eqx.Module):
-    """log p(constrain(z)) + log |det ∂constrain/∂z|."""
-
-    log_density: Callable[..., Float[Array, ""]]
-    layout: _Layout
-
-    def __call__(self, z: Float[Array, " dim"]) -> Float[Array, ""]:
-        return self.log_density(**self.layout.constrain(z)) + self.layout.log_jacobian(z)
+    return max(dim, largest_array(jaxpr))

@@ -1,0 +1,45 @@
+# The public names, listed once: type checkers and editors read this file, and __init__.py finds each name by it.
+# `from package import module` for modules, `from module import name` for the rest.
+
+from bures import (
+    datasets as datasets,
+    diagnostics as diagnostics,
+    estimator as estimator,
+    export as export,
+    frontends as frontends,
+    geometry as geometry,
+    models as models,
+    objective as objective,
+    plot as plot,
+    posteriordb as posteriordb,
+    reference as reference,
+    support as support,
+    target as target,
+)
+from bures.diagnostics import Diagnostics as Diagnostics
+from bures.estimator import (
+    Estimate as Estimate,
+    Price as Price,
+    Reparameterised as Reparameterised,
+    Stein as Stein,
+    bw_gradient as bw_gradient,
+    wasserstein_gradient as wasserstein_gradient,
+)
+from bures.fitting import Fit as Fit, fit as fit
+from bures.frontends import numpyro as numpyro, pymc as pymc, stan as stan
+from bures.gaussian import Gaussian as Gaussian
+from bures.geometry import (
+    BuresWasserstein as BuresWasserstein,
+    Euclidean as Euclidean,
+    ForwardBackward as ForwardBackward,
+    Whitened as Whitened,
+)
+from bures.loop import Info as Info, State as State, init as init, step as step
+from bures.newton import laplace as laplace
+from bures.objective import ELBO as ELBO, IWELBO as IWELBO, VRIWAE as VRIWAE
+from bures.outcome import Outcome as Outcome
+from bures.signal_to_noise import SNR as SNR, snr as snr, snr_slope as snr_slope
+from bures.storage import load as load
+from bures.target import Target as Target
+
+__version__: str
