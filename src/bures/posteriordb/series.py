@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from bures.models import softplus
 from bures.posteriordb.density import Density, Normal, Values
-from bures.support import Interval, Positive, PositiveOrdered, Shares
+from bures.support import Interval, Positive, PositiveOrdered, Simplex
 
 
 class Garch(Density):
@@ -48,7 +48,7 @@ class NormalChain(Density):
     y: Float[Array, " times"]
 
     def variables(self) -> dict[str, Any]:
-        return {"theta1": Shares(), "theta2": Shares(), "mu": (PositiveOrdered(), (2,))}
+        return {"theta1": Simplex(2), "theta2": Simplex(2), "mu": (PositiveOrdered(), (2,))}
 
     def __call__(self, theta1: Array, theta2: Array, mu: Array) -> Float[Array, ""]:
         likelihood = _log_chain(lambda y: (-((y - mu[0]) ** 2) / 2, -((y - mu[1]) ** 2) / 2), self.y, theta1, theta2)
@@ -64,7 +64,7 @@ class DriveChain(Density):
 
     def variables(self) -> dict[str, Any]:
         pair = (PositiveOrdered(), (2,))
-        return {"theta1": Shares(), "theta2": Shares(), "phi": pair, "rate": pair}
+        return {"theta1": Simplex(2), "theta2": Simplex(2), "phi": pair, "rate": pair}
 
     def __call__(self, theta1: Array, theta2: Array, phi: Array, rate: Array) -> Float[Array, ""]:
         constants = jnp.log(phi) + jnp.log(rate)

@@ -36,7 +36,7 @@ class ByName(eqx.Module):
 
 
 class Layout(eqx.Module):
-    """Where each named variable sits in the flat vector, and its support."""
+    """Where each named variable sits in the flat vector, its shape there (unconstrained), and its support."""
 
     names: tuple[str, ...] = eqx.field(static=True)
     shapes: tuple[tuple[int, ...], ...] = eqx.field(static=True)
@@ -71,6 +71,11 @@ class Layout(eqx.Module):
 
 
 def _support_and_shape(name: str, value: Any) -> tuple[Any, tuple[int, ...]]:
+    """The support of a variable and its shape on the unconstrained scale.
+
+    The elements of most supports are numbers; a support whose elements have axes of their own names their lengths on
+    the unconstrained scale as `free_shape`.
+    """
     parts = value if isinstance(value, tuple | list) else (value, ())
     if len(parts) == 2 and hasattr(parts[0], "constrain") and not isinstance(parts[0], type):
         support, shape = parts
@@ -79,7 +84,7 @@ def _support_and_shape(name: str, value: Any) -> tuple[Any, tuple[int, ...]]:
     if not isinstance(shape, tuple | list) or not all(isinstance(n, int) and n > 0 for n in shape):
         remedy = "For example (3,), Positive() or (Positive(), (3,))."
         raise fail(f"variables[{name!r}]", "a shape, a support, or (support, shape)", value, remedy)
-    return support, tuple(shape)
+    return support, (*shape, *getattr(support, "free_shape", ()))
 
 
 class Unconstrained(eqx.Module):
