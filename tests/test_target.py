@@ -1,6 +1,8 @@
 """Targets: names, the way back to constrained variables, the change of variables, blocks."""
 
+import subprocess
 import sys
+import time
 
 import equinox as eqx
 import jax
@@ -77,6 +79,137 @@ def test_blocks_change_nothing(n, key, monkeypatch):
 def test_no_rows_at_all():
     target = bures.Target(log_density, 2)
     assert target.value(jnp.zeros((0, 2))).shape == (0,)
+
+
+# ---- What is checked on construction --------------------------------------------------------------------------------
+
+LOPSIDED = np.array([[1.0, 0.5], [0.0, 1.0]])
+MISTAKES = {
+    "mean too long": (dict(mean=np.zeros(3)), r"mean must be a point of R\^2"),
+    "mean a number": (dict(mean=0.0), "mean must be an array with 1 axes"),
+    "mean not finite": (dict(mean=[0.0, np.nan]), "mean must be finite"),
+    "covariance a vector": (dict(covariance=np.ones(2)), "covariance must be an array with 2 axes"),
+    "covariance too small": (dict(covariance=np.eye(1)), r"covariance must be of shape \(2, 2\)"),
+    "covariance lopsided": (dict(covariance=LOPSIDED), "covariance must be symmetric"),
+    "sample no function": (dict(sample=np.zeros((4, 2))), r"sample must be a function \(key, n\)"),
+    "sample of one argument": (dict(sample=lambda key: key), r"sample\(key, 3\) failed"),
+    "sample with draws as columns": (
+        dict(sample=lambda key, n: jax.random.normal(key, (2, n))),
+        r"sample\(key, 3\) returned float64\[2, 3\]",
+    ),
+    "sample of integers": (dict(sample=lambda key, n: jnp.zeros((n, 2), int)), r"returned int64\[3, 2\]"),
+    "constrain an array": (dict(constrain=lambda z: z), r"constrain must be .* dict .* returned float64\[2\]"),
+    "constrain nothing": (dict(constrain=lambda z: {}), r"constrain must be .* returned \{\}"),
+    "constrain by number": (dict(constrain=lambda z: {0: z}), "constrain must be .* dict"),
+    "constrain by NumPy": (dict(constrain=lambda z: {"z": np.exp(z)}), "constrain .* could not be traced"),
+    "hessian a number": (dict(weighted_hessian=lambda w, z: jnp.sum(w)), r"weighted_hessian .* returned float64\[\]"),
+    "hessian of each point": (
+        dict(weighted_hessian=lambda w, z: w[:, None, None] * jnp.eye(2)),
+        r"weighted_hessian .* returned float64\[3, 2, 2\]",
+    ),
+    "labels a dict": (dict(labels={"coords": {}}), "labels must be bures.target.Labels"),
+    "names too few": (dict(names=["a"]), r"names must be 2 different strings"),
+    "names twice the same": (dict(names=["a", "a"]), r"names must be 2 different strings"),
+    "names one string": (dict(names="ab"), r"names must be 2 different strings"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_found_on_construction(mistake, unchecked_types):
+    options, message = MISTAKES[mistake]
+    with pytest.raises(ValueError, match=message):
+        bures.Target(log_density, 2, **options)
+
+
+class ScalarHessian(eqx.Module):
+    def __call__(self, z):
+        return -jnp.sum(z**2) / 2
+
+    def weighted_hessian(self, weights, z):
+        return -jnp.sum(weights)
+
+
+def test_a_hessian_found_in_the_density_is_checked_too():
+    with pytest.raises(ValueError, match=r"weighted_hessian must return a \(2, 2\) array, but returned float64\[\]"):
+        bures.Target(ScalarHessian(), 2)
+
+
+def test_a_hessian_that_changes_its_shape_is_found_in_use():
+    def hessian(weights, z):
+        return jnp.eye(2) if z.shape[0] < 4 else jnp.ones(2)
+
+    target = bures.Target(log_density, 2, weighted_hessian=hessian)
+    target.weighted_hessian(jnp.ones(3), jnp.zeros((3, 2)))
+    with pytest.raises(ValueError, match=r"returned float64\[2\]"):
+        target.weighted_hessian(jnp.ones(5), jnp.zeros((5, 2)))
+
+
+def test_a_sampler_that_is_not_written_in_jax_is_taken_as_it_is():
+    def sample(key, n):
+        return np.random.default_rng(int(jax.random.randint(key, (), 0, 100))).standard_normal((n, 2))
+
+    assert bures.Target(log_density, 2, sample=sample).sample(jax.random.key(0), 5).shape == (5, 2)
+
+
+def test_constrain_is_only_traced(key):
+    seen = []
+
+    def constrain(z):
+        seen.append(isinstance(z, jax.core.Tracer))
+        return {"a": z[0], "b": jnp.exp(z[1])}
+
+    bures.Target(log_density, 2, constrain=constrain)
+    assert seen == [True]
+
+
+def test_ten_million_coordinates_are_named_when_asked():
+    began = time.perf_counter()
+    target = bures.Target(log_density, 10**7)
+    same = bures.Target.from_variables(lambda x: -jnp.sum(x**2), {"x": (10**4, 10**3)})
+    hash(jax.tree.structure((target, same)))
+    assert time.perf_counter() - began < 1
+    assert target.dim == same.dim == 10**7
+    assert bures.Target(log_density, 2).names == ("z[0]", "z[1]")
+
+
+def test_construction_compiles_nothing():
+    """In a process of its own, where nothing has been compiled before."""
+    program = """
+import jax, numpy as np
+compiled = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda event, seconds, **labels: compiled.append(event) if "backend_compile" in event else None
+)
+import jax.numpy as jnp
+import bures
+from bures.support import Positive, Simplex
+
+for x64 in (False, True):
+    jax.config.update("jax_enable_x64", x64)
+    bures.Target(lambda z: -jnp.sum(z**2) / 2, 2).start()
+    bures.Target(
+        lambda z: -jnp.sum(z**2) / 2, 2, names=["a", "b"], mean=np.zeros(2), covariance=np.eye(2),
+        initial_point=np.ones(2, np.float32), constrain=lambda z: {"a": z[0], "b": z[1]},
+        sample=lambda key, n: jax.random.normal(key, (n, 2)), weighted_hessian=lambda w, z: jnp.sum(w) * jnp.eye(2),
+    ).start()
+    bures.Target.from_variables(lambda tau, p: -tau + jnp.sum(p), {"tau": Positive(), "p": Simplex(3)})
+    bures.models.eggbox(), bures.models.banana(), bures.models.funnel(), bures.models.student_t()
+    bures.models.gaussian(3)
+    bures.models.logistic_regression(np.ones((20, 2)), np.arange(20) % 2)
+assert not compiled, len(compiled)
+jnp.zeros(3) + 1
+assert compiled  # they would have been seen
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_start_is_in_the_present_precision():
+    target = bures.Target(log_density, 2, initial_point=np.ones(2, np.float32))
+    assert target.start().dtype == jnp.float64
+    np.testing.assert_array_equal(target.start(), np.ones(2))
+    traced = eqx.filter_jit(lambda target: target.start())(target)
+    np.testing.assert_array_equal(traced, np.ones(2))
 
 
 VARIABLES = {"mu": (), "tau": Positive(), "theta": (Real(), (2,)), "p": (Interval(-1.0, 3.0), (1, 2)), "raw": (2,)}

@@ -71,10 +71,22 @@ def check_key(key: Any) -> None:
         raise fail("key", "a single key", key, "For several fits, use jax.vmap over the keys.")
 
 
+def as_array(value: Any, dtype: Any = None) -> jax.Array:
+    """`jnp.asarray`, but for NumPy arrays and numbers without the program that JAX compiles for each new shape."""
+    if isinstance(value, jax.Array | np.ma.MaskedArray) or is_traced(value):
+        return jnp.asarray(value, dtype)
+    return jax.device_put(np.asarray(value, dtype))
+
+
+def default_dtype() -> np.dtype:
+    """The floating dtype JAX uses now: float64 if `jax_enable_x64` is set, else float32."""
+    return np.dtype(jax.dtypes.result_type(float))
+
+
 def check_floating(argument: str, value: Any, ndim: int) -> jax.Array:
     """A real floating array with `ndim` axes; finite where that can be seen."""
     try:
-        array = jnp.asarray(value)
+        array = as_array(value)
     except (TypeError, ValueError) as error:
         raise fail(argument, f"a real array with {ndim} axes", value, "Pass a JAX or NumPy array.") from error
     if not jnp.issubdtype(array.dtype, jnp.floating):

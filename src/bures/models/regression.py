@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bures import datasets
-from bures.check import check_floating, check_real, fail, is_traced
+from bures.check import as_array, check_floating, check_real, default_dtype, fail, is_traced
 from bures.target import Target, map_in_blocks, sum_in_blocks
 
 _POINTS, _ROWS = 512, 1024  # of a regression, in a block
@@ -157,7 +157,7 @@ def _distinct_rows(X: Float[Array, "n dim"]) -> tuple[Array, Array, int]:
 
     All rows, if few are repeated or they are far away.
     """
-    every = X, jnp.ones(X.shape[0], X.dtype), X.shape[0] // _GROUP * _GROUP
+    every = X, as_array(np.ones(X.shape[0], X.dtype)), X.shape[0] // _GROUP * _GROUP
     if is_traced(X) or len(X.devices()) > 1:
         return every
     host = np.asarray(X)
@@ -170,7 +170,7 @@ def _distinct_rows(X: Float[Array, "n dim"]) -> tuple[Array, Array, int]:
     _, first, which, size = np.unique(repeats[order], return_index=True, return_inverse=True, return_counts=True)
     grouped = np.arange(order.size) - first[which] < (size // _GROUP * _GROUP)[which]
     order = np.concatenate([order[grouped], order[~grouped]])
-    return jnp.asarray(rows[order]), jnp.asarray(repeats[order], X.dtype), int(grouped.sum())
+    return as_array(rows[order]), as_array(repeats[order].astype(X.dtype)), int(grouped.sum())
 
 
 def logistic_regression(X: Any, y: Any, prior_variance: float = 10.0, *, names: Any = None) -> Target:
@@ -184,18 +184,20 @@ def logistic_regression(X: Any, y: Any, prior_variance: float = 10.0, *, names: 
     """
     X = check_floating("X", X, ndim=2)
     try:
-        y = jnp.asarray(y)
+        y = as_array(y)
     except TypeError as error:
         raise fail("y", "zeros and ones", y, "Encode the two classes as 0 and 1.") from error
     if y.shape != X.shape[:1]:
         raise fail("y", f"{X.shape[0]} labels, one per row of X", y, "Check the shapes of X and y.")
-    if not bool(jnp.all((y == 0) | (y == 1))):
+    on_host = not is_traced(X, y) and len(X.devices() | y.devices()) == 1  # then nothing is compiled here
+    labels = np.asarray(y) if on_host else y
+    if not bool(((labels == 0) | (labels == 1)).all()):
         raise fail("y", "zeros and ones", y, "Encode the two classes as 0 and 1.")
     variance = check_real("prior_variance", prior_variance, 0, 1e300, "For example 10.0.", open_low=True)
-    precision = jnp.zeros(()).dtype  # the present one of JAX, which may be higher than that of the data
-    counts = X.T.astype(precision) @ y.astype(precision)
+    precision = default_dtype()  # it may be higher than that of the data
+    counts = (np.asarray(X) if on_host else X).T.astype(precision) @ labels.astype(precision)
     rows, repeats, grouped = _distinct_rows(X)
-    density = _LogisticRegression(rows, repeats, counts, jnp.asarray(variance, precision), grouped)
+    density = _LogisticRegression(rows, repeats, as_array(counts), as_array(variance, precision), grouped)
     return Target(density, X.shape[1], names=names)
 
 

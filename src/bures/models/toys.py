@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from bures.check import check_positive_integer, check_real, fail
+from bures.check import as_array, check_positive_integer, check_real, fail
 from bures.target import Target
 
 _LOG_2PI = math.log(2 * math.pi)
@@ -26,10 +26,10 @@ class _Mixture(eqx.Module):
     def __init__(self, means: np.ndarray, covariances: np.ndarray):
         chols = np.linalg.cholesky(covariances)
         log_dets = np.sum(np.log(np.diagonal(chols, axis1=1, axis2=2)), axis=1)
-        self.means = jnp.asarray(means)
-        self.chols = jnp.asarray(chols)
-        self.whiteners = jnp.asarray(np.linalg.inv(chols))
-        self.log_scales = jnp.asarray(-log_dets - means.shape[1] * _LOG_2PI / 2 - math.log(len(means)))
+        self.means = as_array(means)
+        self.chols = as_array(chols)
+        self.whiteners = as_array(np.linalg.inv(chols))
+        self.log_scales = as_array(-log_dets - means.shape[1] * _LOG_2PI / 2 - math.log(len(means)))
 
     def __call__(self, z: Float[Array, " dim"]) -> Float[Array, ""]:
         noise = jnp.einsum("kij,kj->ki", self.whiteners, z - self.means)
@@ -73,7 +73,7 @@ def gaussian(dim: int, *, condition_number: float = 1.0, scale: float = 1.0, see
     check_real("scale", scale, 0, 1e300, "It is the largest standard deviation.", open_low=True)
     rotation = np.linalg.qr(np.random.default_rng(seed).standard_normal((dim, dim)))[0]
     deviations = scale * np.logspace(-np.log10(condition_number) / 2, 0, dim)
-    density = _Rotated(jnp.asarray(rotation), jnp.asarray(deviations))
+    density = _Rotated(as_array(rotation), as_array(deviations))
     covariance = (rotation * deviations**2) @ rotation.T
     return Target(density, dim, sample=density.sample, mean=np.zeros(dim), covariance=(covariance + covariance.T) / 2)
 
@@ -118,7 +118,7 @@ def banana(b: float = 0.03, dim: int = 2) -> Target:
     if dim < 2:
         raise fail("dim", "at least 2", dim, "The second coordinate is the bent one.")
     check_real("b", b, -1e300, 1e300, "It is the curvature, e.g. 0.03.")
-    density = _Banana(jnp.asarray(b, float), dim)
+    density = _Banana(as_array(b, float), dim)
     covariance = np.diag([100.0, 1 + 2 * b**2 * 100**2, *np.ones(dim - 2)])
     return Target(density, dim, sample=density.sample, mean=np.zeros(dim), covariance=covariance)
 
@@ -143,7 +143,7 @@ def funnel(dim: int = 10, scale: float = 3.0) -> Target:
     """Neal's funnel: v ~ N(0, scale²) and xᵢ | v ~ N(0, eᵛ) for the other dim − 1 coordinates."""
     check_positive_integer("dim", dim, _DIM_REMEDY)
     check_real("scale", scale, 0, 1e300, "The standard deviation of the neck, e.g. 3.0.", open_low=True)
-    density = _Funnel(jnp.asarray(scale, float), dim)
+    density = _Funnel(as_array(scale, float), dim)
     covariance = np.diag([scale**2, *np.full(dim - 1, np.exp(scale**2 / 2))])
     return Target(density, dim, sample=density.sample, mean=np.zeros(dim), covariance=covariance)
 
@@ -169,7 +169,7 @@ def student_t(dim: int = 2, degrees_of_freedom: float = 5.0) -> Target:
     """A multivariate Student-t centred at the origin with identity scale: tails that no Gaussian has."""
     check_positive_integer("dim", dim, _DIM_REMEDY)
     df = check_real("degrees_of_freedom", degrees_of_freedom, 0, 1e300, "For example 5.0.", open_low=True)
-    density = _StudentT(jnp.asarray(df, float), dim)
+    density = _StudentT(as_array(df, float), dim)
     mean = np.zeros(dim) if df > 1 else None
     covariance = np.eye(dim) * df / (df - 2) if df > 2 else None
     return Target(density, dim, sample=density.sample, mean=mean, covariance=covariance)

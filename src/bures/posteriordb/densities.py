@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from bures.check import as_array
 from bures.models import softplus
 from bures.posteriordb.density import Cauchy, Density, Flat, Normal, Values
 from bures.posteriordb.series import DriveChain, Garch, NormalChain, PredatorAndPrey
@@ -39,8 +40,8 @@ class Regression(Density):
         orthogonal, factor = np.linalg.qr(X)
         best = np.linalg.solve(factor, orthogonal.T @ y)
         self.coefficients = tuple(coefficients.items())
-        self.factor, self.best = jnp.asarray(factor), jnp.asarray(best)
-        self.residual = jnp.asarray(np.sum((y - X @ best) ** 2))
+        self.factor, self.best = as_array(factor), as_array(best)
+        self.residual = as_array(np.sum((y - X @ best) ** 2))
         self.count = y.size
         self.prior, self.deviation_prior = prior, deviation_prior
 
@@ -194,7 +195,7 @@ def _mesquite(data: dict) -> Density:
 
 def _kilpisjarvi(data: dict) -> Density:
     means, scales = ([data[f"{kind}{name}"] for name in ("alpha", "beta")] for kind in ("pmu", "ps"))
-    prior = Normal(jnp.array(means, float), jnp.array(scales, float))
+    prior = Normal(as_array(means, float), as_array(scales, float))
     return Regression({"alpha": (), "beta": ()}, [np.ones(data["N"]), data["x"]], data["y"], prior, Flat())
 
 
@@ -210,11 +211,11 @@ def _autoregression(data: dict) -> Density:
 
 def _arrays(kind: type[Density], *names: str) -> Any:
     """A density whose fields are these entries of the data."""
-    return lambda data: kind(*(jnp.asarray(data[name], float) for name in names))
+    return lambda data: kind(*(as_array(data[name], float) for name in names))
 
 
 def _hares(data: dict) -> Density:
-    return PredatorAndPrey(jnp.asarray(np.vstack([data["y_init"], data["y"]]), float))
+    return PredatorAndPrey(as_array(np.vstack([data["y_init"], data["y"]]), float))
 
 
 BUILDERS: dict[str, Any] = {

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bures.check import check_option, fail
+from bures.check import as_array, check_option, fail
 from bures.posteriordb.densities import BUILDERS
 from bures.posteriordb.density import Density, Values, support_of
 from bures.target import Target
@@ -176,4 +176,4 @@ def _unconstrain(density: Density, variables: dict[str, np.ndarray]) -> Float[Ar
         parts = [support_of(declared).unconstrain(values[name]) for name, declared in density.variables().items()]
         return jnp.concatenate([jnp.ravel(part) for part in parts])
 
-    return unconstrain({name: jnp.asarray(x.reshape(-1, *x.shape[2:])) for name, x in variables.items()})
+    return unconstrain({name: as_array(x.reshape(-1, *x.shape[2:])) for name, x in variables.items()})

@@ -1,7 +1,7 @@
 """Many points, some at a time: blocks whose arrays stay in the cache, of a size that follows the log density."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -61,12 +61,25 @@ def _pad(z: Float[Array, "n dim"], size: int) -> Float[Array, "size dim"]:
     return jnp.concatenate([z, jnp.broadcast_to(z[-1], (size - z.shape[0], z.shape[1]))]) if size > len(z) else z
 
 
+_UNEVEN = {"while", "pure_callback", "io_callback", "ffi_call"}  # loops to convergence, and code that is not JAX's
+
+
 def largest_array(jaxpr: Any) -> int:
     """Elements of the largest array made in a jaxpr, those of its inner jaxprs included."""
-    jaxpr = getattr(jaxpr, "jaxpr", jaxpr)  # a closed jaxpr holds one
-    largest = 1
-    for equation in jaxpr.eqns:
-        sizes = [math.prod(getattr(out.aval, "shape", ())) for out in equation.outvars]
+    sizes = [math.prod(getattr(out.aval, "shape", ())) for equation in _equations(jaxpr) for out in equation.outvars]
+    return max(1, *sizes) if sizes else 1
+
+
+def has_uneven_cost(jaxpr: Any) -> bool:
+    """Whether the cost of a jaxpr may depend on the values it is given."""
+    return any(equation.primitive.name in _UNEVEN for equation in _equations(jaxpr))
+
+
+def _equations(jaxpr: Any) -> Iterator[Any]:
+    """The equations of a jaxpr and of those inside it."""
+    for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:  # a closed jaxpr holds one
+        yield equation
         inner = jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns"))
-        largest = max(largest, *sizes, *(largest_array(sub) for sub in inner if hasattr(sub, "eqns")))
-    return largest
+        for sub in inner:
+            if hasattr(sub, "eqns"):
+                yield from _equations(sub)

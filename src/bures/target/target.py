@@ -6,12 +6,22 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Key
 
-from bures.check import check_floating, check_positive_integer, fail
-from bures.target.blocks import largest_array, map_in_blocks, points_in_block, sum_in_blocks
+from bures.check import as_array, check_positive_integer, default_dtype, fail, is_traced
+from bures.target.blocks import has_uneven_cost, largest_array, map_in_blocks, points_in_block, sum_in_blocks
+from bures.target.checks import (
+    check_constrain,
+    check_covariance,
+    check_hessian_shape,
+    check_names,
+    check_sample,
+    check_vector,
+    check_weighted_hessian,
+)
 from bures.target.labels import NO_LABELS, Labels
-from bures.target.variables import ByName, Layout, Unconstrained
+from bures.target.variables import ByName, Coordinates, Layout, Unconstrained
 
 LogDensity = Callable[[Float[Array, " dim"]], Float[Array, ""]]
 
@@ -28,7 +38,8 @@ class Target(eqx.Module):
         to be finite at every point.
     - `dim`: the dimension.
     - `names`: names of the `dim` coordinates, for tables and plots.
-    - `constrain`: the way back from a point of R^dim to the model's own, named and constrained variables.
+    - `constrain`: the way back from a point of R^dim to the model's own, named and constrained variables: a dict of
+        arrays by name. It is traced once on construction, to see that it is one.
     - `weighted_hessian`: a fast `(weights (n,), z (n, dim)) -> Σᵢ wᵢ ∇²log p(zᵢ)`; also found as a method of
         `log_density`. Automatic differentiation is the default.
     - `sample`, `mean`, `covariance`: exact draws `(key, n) -> (n, dim)` and moments, where they are known.
@@ -42,7 +53,6 @@ class Target(eqx.Module):
 
     log_density: LogDensity
     dim: int = eqx.field(static=True)
-    names: tuple[str, ...] = eqx.field(static=True)
     constrain: Callable[[Float[Array, " dim"]], dict[str, Array]]
     sample: Callable[[Key[Array, ""], int], Float[Array, "n dim"]] | None
     mean: Float[Array, " dim"] | None
@@ -50,6 +60,8 @@ class Target(eqx.Module):
     initial_point: Float[Array, " dim"] | None
     labels: Labels = eqx.field(static=True)
     width: int = eqx.field(static=True)  # elements of the largest array that one evaluation makes
+    uneven: bool = eqx.field(static=True)  # whether the cost of an evaluation may depend on the point
+    _names: tuple[str, ...] | Coordinates = eqx.field(static=True)
     _weighted_hessian: Callable | None
 
     def __init__(
@@ -57,7 +69,7 @@ class Target(eqx.Module):
         log_density: LogDensity,
         dim: int,
         *,
-        names: Sequence[str] | None = None,
+        names: Sequence[str] | Coordinates | None = None,
         constrain: Callable[[Float[Array, " dim"]], dict[str, Array]] | None = None,
         weighted_hessian: Callable | None = None,
         sample: Callable | None = None,
@@ -70,15 +82,22 @@ class Target(eqx.Module):
             raise fail("log_density", "a function (dim,) -> scalar", log_density, "Pass a JAX function.")
         self.dim = check_positive_integer("dim", dim, "It is the length of the vector log_density takes.")
         self.log_density = log_density
-        self.names = _check_names(names, self.dim)
-        self.constrain = constrain if constrain is not None else ByName(None if names is None else self.names)
+        self._names = check_names(names, self.dim)
+        self.constrain = ByName(None if names is None else self.names) if constrain is None else constrain
         self.sample = sample
-        self.mean = None if mean is None else jnp.asarray(mean)
-        self.covariance = None if covariance is None else jnp.asarray(covariance)
-        self.initial_point = None if initial_point is None else _check_initial_point(initial_point, self.dim)
+        self.mean = None if mean is None else check_vector("mean", mean, self.dim)
+        self.covariance = None if covariance is None else check_covariance(covariance, self.dim)
+        self.initial_point = None if initial_point is None else check_vector("initial_point", initial_point, self.dim)
         self.labels = NO_LABELS if labels is None else labels
         self._weighted_hessian = weighted_hessian
-        self.width = _check_and_measure(log_density, self.dim)
+        self.width, self.uneven = _check_and_measure(log_density, self.dim)
+        check_constrain(self.constrain, self.dim)
+        if not isinstance(self.labels, Labels):
+            raise fail("labels", "bures.target.Labels", labels, "For example Labels(coords=..., dims=...).")
+        if sample is not None:
+            check_sample(sample, self.dim)
+        if (fast := self._fast_hessian()) is not None:
+            check_weighted_hessian(fast, self.dim)
 
     @classmethod
     def from_variables(
@@ -97,12 +116,21 @@ class Target(eqx.Module):
         """
         layout = Layout(variables)
         unconstrained = Unconstrained(log_density, layout)
-        return cls(unconstrained, layout.dim, names=layout.coordinate_names(), constrain=layout.constrain, **options)
+        return cls(unconstrained, layout.dim, names=layout.coordinates(), constrain=layout.constrain, **options)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the coordinates."""
+        return self._names.names() if isinstance(self._names, Coordinates) else self._names
 
     def start(self) -> Float[Array, " dim"]:
         """Where to begin the search for a mode: the initial point, or else the origin, in JAX's present precision."""
-        origin = jnp.zeros(self.dim)
-        return origin if self.initial_point is None else self.initial_point.astype(origin.dtype)
+        dtype = default_dtype()
+        if self.initial_point is None:
+            return as_array(np.zeros(self.dim, dtype))
+        if is_traced(self.initial_point):
+            return self.initial_point.astype(dtype)
+        return as_array(np.asarray(self.initial_point, dtype))
 
     def value(self, z: Float[Array, "n dim"]) -> Float[Array, " n"]:
         """log p at each row of `z`, in the dtype of `z`."""
@@ -128,9 +156,10 @@ class Target(eqx.Module):
         """
         if not getattr(self.log_density, "smooth", False):
             z = jnp.where((weights != 0)[:, None], z, z[jnp.argmax(jnp.abs(weights))])
-        fast = self._weighted_hessian or getattr(self.log_density, "weighted_hessian", None)
-        if fast is not None:
-            return fast(weights, z).astype(z.dtype)
+        if (fast := self._fast_hessian()) is not None:
+            hessian = fast(weights, z)
+            check_hessian_shape(hessian, self.dim)
+            return hessian.astype(z.dtype)
 
         # One Hessian of a weighted sum of shifted densities: d Hessian-vector products, and no n x d x d array.
         def block(weights, z):
@@ -140,6 +169,9 @@ class Target(eqx.Module):
             return jax.hessian(shifted)(jnp.zeros_like(z[0]))
 
         return sum_in_blocks(block, weights, z, points_in_block(self.width * self.dim)).astype(z.dtype)
+
+    def _fast_hessian(self) -> Callable | None:
+        return self._weighted_hessian or getattr(self.log_density, "weighted_hessian", None)
 
 
 def as_target(target: Any, dim: int | None) -> Target:
@@ -153,25 +185,12 @@ def as_target(target: Any, dim: int | None) -> Target:
     return Target(target, dim)
 
 
-def _check_initial_point(point: Any, dim: int) -> Array:
-    point = check_floating("initial_point", point, ndim=1)
-    if point.size != dim:
-        raise fail("initial_point", f"a point of R^{dim}", point, "Match dim.")
-    return point
+def _check_and_measure(log_density: LogDensity, dim: int) -> tuple[int, bool]:
+    """Check that the log density maps (dim,) to a real scalar.
 
-
-def _check_names(names: Sequence[str] | None, dim: int) -> tuple[str, ...]:
-    if names is None:
-        return tuple(f"z[{i}]" for i in range(dim))
-    names = tuple(names)
-    if len(names) != dim or len(set(names)) != dim or not all(isinstance(name, str) for name in names):
-        raise fail("names", f"{dim} different strings", names, "Give one name per coordinate.")
-    return names
-
-
-def _check_and_measure(log_density: LogDensity, dim: int) -> int:
-    """Check that the log density maps (dim,) to a real scalar; return the size of the largest array it makes."""
-    point = jax.ShapeDtypeStruct((dim,), jnp.zeros(()).dtype)
+    Returns the size of the largest array it makes, and whether its cost may depend on the point (loops, calls).
+    """
+    point = jax.ShapeDtypeStruct((dim,), default_dtype())
     try:
         jaxpr, out = jax.make_jaxpr(log_density, return_shape=True)(point)
     except Exception as error:
@@ -185,4 +204,4 @@ def _check_and_measure(log_density: LogDensity, dim: int) -> int:
             f"log_density must return a real scalar, but returned {received} for a vector of length dim={dim}. "
             "Sum over observations, and write it for one point: batching is done by bures."
         )
-    return max(dim, largest_array(jaxpr))
+    return max(dim, largest_array(jaxpr)), has_uneven_cost(jaxpr)

@@ -1,5 +1,6 @@
 """Named, constrained variables: where each sits in the flat vector, its support, and the change of variables."""
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,17 +14,38 @@ from bures.check import fail
 from bures.support import Real
 
 
+@dataclasses.dataclass(frozen=True)
+class Coordinates:
+    """One coordinate for each entry of named arrays, laid one after the other; their names are made when asked for.
+
+    >>> len(Coordinates({"mu": (), "theta": (10_000, 1_000)}))
+    10000001
+    """
+
+    shapes: tuple[tuple[str, tuple[int, ...]], ...]
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]]):
+        object.__setattr__(self, "shapes", tuple((name, tuple(shape)) for name, shape in shapes.items()))
+
+    def __len__(self) -> int:
+        return sum(math.prod(shape) for _, shape in self.shapes)
+
+    def names(self) -> tuple[str, ...]:
+        """`name` for a scalar, `name[i]`, `name[i,j]`, ... for an element of an array."""
+        return tuple(
+            name + (f"[{','.join(map(str, index))}]" if index else "")
+            for name, shape in self.shapes
+            for index in np.ndindex(shape)
+        )
+
+
 def coordinate_names(shapes: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
     """One name for each entry of the named arrays, laid one after the other.
 
     >>> coordinate_names({"mu": (), "theta": (2,)})
     ('mu', 'theta[0]', 'theta[1]')
     """
-    return tuple(
-        name + (f"[{','.join(map(str, index))}]" if index else "")
-        for name, shape in shapes.items()
-        for index in np.ndindex(shape)
-    )
+    return Coordinates(shapes).names()
 
 
 class ByName(eqx.Module):
@@ -54,8 +76,8 @@ class Layout(eqx.Module):
     def dim(self) -> int:
         return sum(math.prod(shape) for shape in self.shapes)
 
-    def coordinate_names(self) -> tuple[str, ...]:
-        return coordinate_names(dict(zip(self.names, self.shapes, strict=True)))
+    def coordinates(self) -> Coordinates:
+        return Coordinates(dict(zip(self.names, self.shapes, strict=True)))
 
     def split(self, z: Float[Array, " dim"]) -> list[Array]:
         ends = np.cumsum([math.prod(shape) for shape in self.shapes])[:-1]
