@@ -2,14 +2,16 @@
 
 import importlib
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
 
-from bures.check import check_positive_integer
-from bures.fitting import Fit, fit
+from bures.check import check_positive_integer, default_dtype
 from bures.target import Target
+
+if TYPE_CHECKING:
+    from bures.fitting import Fit
 
 _TRIES = 100
 _RADIUS = 2.0  # random points are uniform on (−2, 2), as in Stan
@@ -18,7 +20,7 @@ _RADIUS = 2.0  # random points are uniform on (−2, 2), as in Stan
 class Result(NamedTuple):
     """A fit, and a DataTree of draws from it that importance weights have corrected."""
 
-    fit: Fit
+    fit: "Fit"
     draws: Any
 
 
@@ -35,12 +37,22 @@ def no_variables(model: str, place: str) -> ValueError:
     return ValueError(f"{model} has no latent variables: there is nothing to infer. Check its {place}.")
 
 
+def quoted(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names))
+
+
+def on_device(point: np.ndarray) -> jax.Array:
+    """A point in JAX's present precision. `jnp.asarray` would compile a program for it."""
+    return jax.device_put(point.astype(default_dtype()))
+
+
 def find_initial_point(
     value: Callable[[Any], Any], candidates: Sequence[np.ndarray], explain: Callable[[np.ndarray], str]
 ) -> np.ndarray:
     """The first candidate, or else random point, where the log density is finite.
 
-    If there is none, the error has what `explain` says about the first candidate: which variable is to blame.
+    For densities that can be evaluated at once, on the host. If there is no such point, the error has what `explain`
+    says about the first candidate: which variable is to blame.
     """
     generator = np.random.default_rng(0)
     dim = candidates[0].size
@@ -57,6 +69,8 @@ def find_initial_point(
 
 def fit_target(target: Target, seed: int, num_draws: int, **options: Any) -> Result:
     """`bures.fit` and `Fit.to_arviz`, with keys from one seed."""
+    from bures.fitting import fit
+
     check_positive_integer("num_draws", num_draws, "It is the number of posterior draws.")
     key_fit, key_draws = jax.random.split(jax.random.key(seed))
     result = fit(target, key=key_fit, **options)

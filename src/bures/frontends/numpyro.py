@@ -1,16 +1,38 @@
-"""NumPyro models: the unconstrained potential and the way back that NumPyro itself gives, as a `Target`."""
+"""NumPyro models: the unconstrained potential and the way back that NumPyro itself gives, as a `Target`.
 
-import warnings
+A target is made by tracing the model, which compiles nothing; what is not used is not traced.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
-from bures.frontends.common import Result, find_initial_point, fit_target, import_extra, no_variables
+from bures.check import default_dtype, fail
+from bures.frontends import host
+from bures.frontends.common import Result, fit_target, import_extra, no_variables, on_device, quoted
+from bures.frontends.numpyro_sites import (
+    BY_HAND,
+    ERRORS,
+    RefusedError,
+    Site,
+    all_rows,
+    cannot_run,
+    check_plates,
+    describe,
+    find_support,
+    finite_mean,
+    log_densities,
+    refuse_discrete,
+    typical_value,
+    unchecked,
+    watch,
+)
 from bures.target import Labels, Target, coordinate_names
 
 
@@ -25,31 +47,20 @@ def fit(model: Any, *args: Any, seed: int = 0, num_draws: int = 1000, options: A
 def from_numpyro(model: Any, *args: Any, **kwargs: Any) -> Target:
     """See `bures.frontends.from_numpyro`."""
     numpyro = import_extra("numpyro", "numpyro")
+    if not callable(model):
+        raise fail("model", "a NumPyro model, which is a function", model, "Pass the function and then its arguments.")
     source = _Source(model, args, kwargs)
-    sites = source.trace()
-    latent = _latent_sites(sites)
-    observed = {name: site for name, site in sites.items() if site["type"] == "sample" and site["is_observed"]}
-    source.site_log_densities(sites)  # data that do not fit their distribution are found here, by name
-    variables = [name for name, site in sites.items() if site["type"] != "plate"]  # no axis can have the name of one
-    means = {name: site["value"] for name, site in latent.items()}
-    start = numpyro.infer.util.unconstrain_fn(source.model, args, kwargs, means)
-    flat, unravel = ravel_pytree(start)
-    flat = jnp.where(jnp.isfinite(flat), flat, 0)  # a prior without a mean, or with one on its boundary
-    source.unravel = unravel
-    density = _LogDensity(source)
-    with _quiet():
-        candidates = [np.asarray(flat), np.zeros_like(flat)]
-        initial_point = find_initial_point(eqx.filter_jit(density), candidates, source.explain)
+    source.check_shapes()
     return Target(
-        density,
-        flat.size,
-        names=coordinate_names({name: jnp.shape(start[name]) for name in sorted(start)}),
+        _LogDensity(source),
+        source.dim,
+        names=source.names,
         constrain=_Constrain(source),
-        initial_point=initial_point,
+        initial_point=on_device(source.start),
         labels=Labels(
-            dims={name: dims for name, site in sites.items() if (dims := _dims(site)) and not {*dims} & {*variables}},
-            observed_data={name: np.asarray(site["value"]) for name, site in observed.items()},
-            log_likelihood=_Pointwise(source) if observed else None,
+            dims=source.dims(),
+            observed_data=_ObservedData(source),
+            log_likelihood=_Pointwise(source) if source.pointwise_sites() else None,
             attributes={"numpyro_version": numpyro.__version__},
         ),
     )
@@ -58,71 +69,211 @@ def from_numpyro(model: Any, *args: Any, **kwargs: Any) -> Target:
 class _Source:
     """A model with its arguments. Known by its identity, so that it can be a static part of a pytree."""
 
-    unravel: Any
+    def __init__(self, model: Callable, args: tuple, kwargs: dict):
+        self.model, self.args, self.kwargs = model, args, kwargs
+        self.parameters: dict[str, Any] = {}
+        self.sites, means, supports = self._look()
+        self.parameters = self._fixed_parameters()
+        self.discrete = tuple(supports)
+        self.mixed = self._check_discrete(supports) if supports else frozenset[str]()
+        shapes = {name: site.unconstrained_shape for name, site in self.sites.items()}
+        self.shapes = {name: shape for name, shape in sorted(shapes.items()) if shape is not None}
+        if not self.shapes:
+            raise no_variables("The NumPyro model", "sample statements: those with obs= are data")
+        self.names = coordinate_names(self.shapes)
+        self.dim = len(self.names)
+        self.start = np.concatenate([finite_mean(means.get(name), shape) for name, shape in self.shapes.items()])
+        # Compiled functions, so that a model is traced once for all that is done with it; they cost nothing until used.
+        self.log_density = jax.jit(self._log_density)
+        self.constrain = jax.jit(self._constrain)
+        self.pointwise = jax.jit(self._pointwise)
 
-    def __init__(self, model: Any, args: tuple, kwargs: dict):
-        from numpyro import handlers
+    def _look(self) -> tuple[dict[str, Site], dict[str, Any], dict[str, Any]]:
+        """The sites, prior means on the unconstrained scale, supports of discrete sites.
 
-        self.args, self.kwargs = args, kwargs
-        self.model = handlers.seed(model, jax.random.key(0))  # for sites that need a key, such as subsamples
-        parameters = {name: site["value"] for name, site in self.trace().items() if site["type"] == "param"}
-        self.model = handlers.substitute(self.model, data=parameters)
+        The model is traced, and NumPy does the rest; what NumPy cannot do is None.
+        """
+        from numpyro.distributions import biject_to
 
-    def trace(self, values: dict[str, Array] | None = None) -> dict[str, Any]:
-        """Run the model, with its latent variables at `values` or else at their prior means."""
-        import numpyro
-        from numpyro import handlers
+        at_origin: set[str] = set()
+        sites: dict[str, Site] = {}
 
-        last = _LastSite(self.model)
-        if values is None:
-            model = handlers.substitute(last, substitute_fn=_typical_value)
-        else:
-            model = handlers.substitute(last, data=values)
+        def look() -> tuple[dict[str, Array], dict[str, Array]]:
+            trace = self.trace(lambda site: typical_value(site, at_origin))
+            sites.update((name, describe(name, site)) for name, site in trace.items())
+            discrete = [name for name, site in sites.items() if site.is_latent and site.is_discrete]
+            supports = {name: find_support(name, trace[name]["fn"]) for name in discrete}
+            if discrete:
+                check_plates(trace)
+            chosen = [name for name, site in sites.items() if site.is_free and name not in at_origin]
+            return {name: biject_to(trace[name]["fn"].support).inv(trace[name]["value"]) for name in chosen}, supports
+
+        jaxpr, shapes = jax.make_jaxpr(look, return_shape=True)()
+        means, supports = jax.tree.unflatten(jax.tree.structure(shapes), host.evaluate(jaxpr))
+        return sites, means, supports
+
+    def _check_discrete(self, supports: dict[str, Any]) -> frozenset[str]:
+        """Refuse discrete sites that cannot be summed out; return the other sites that depend on them."""
+        for name, values in supports.items():
+            if values is None or not np.array_equal(np.ravel(values), np.arange(np.size(values))):
+                raise refuse_discrete(name, "NumPyro sums over the values 0, 1, 2, ... only: shift it to begin at 0")
         try:
-            with numpyro.validation_enabled(False):  # values that are not finite are named later, by site
-                return handlers.trace(model).get_trace(*self.args, **self.kwargs)
-        except (TypeError, ValueError) as error:
-            where = f" at site {last.name!r}" if last.name else ""
-            raise ValueError(
-                f"The NumPyro model cannot be run{where}: {error} Check its arguments and the shapes of the data."
-            ) from error
+            import numpyro.contrib.funsor  # noqa: F401
+        except ImportError as error:
+            remedy = f"NumPyro sums it out where funsor is installed: pip install funsor. Or {BY_HAND}"
+            raise refuse_discrete(quoted(self.discrete)[1:-1], remedy) from error
+        from numpyro.distributions import biject_to
 
-    def constrain(self, z: Float[Array, " dim"]) -> dict[str, Array]:
+        def others(values: dict[str, Array]) -> dict[str, Any]:
+            trace = self.trace(lambda s: values[s["name"]] if s["name"] in values else typical_value(s, set()))
+            origin = {name: jnp.zeros(site.unconstrained_shape) for name, site in self.sites.items() if site.is_free}
+            return {
+                **{name: site["value"] for name, site in trace.items() if site["type"] == "deterministic"},
+                **log_densities({name: site for name, site in trace.items() if site.get("is_observed")}),
+                **{name: biject_to(trace[name]["fn"].support)(value) for name, value in origin.items()},
+            }
+
+        jaxpr, shapes = jax.make_jaxpr(others, return_shape=True)({name: self.sites[name].value for name in supports})
+        mixed = {name for name, depends in zip(sorted(shapes), host.depends(jaxpr), strict=True) if depends}
+        if bad := [name for name in mixed if self.sites[name].is_free]:
+            raise ValueError(
+                f"The support of {quoted(bad)} depends on the discrete {quoted(self.discrete)}, which is summed out. "
+                "Give it a support that does not."
+            )
+        return frozenset(mixed)
+
+    def _fixed_parameters(self) -> dict[str, Any]:
+        """`numpyro.param` sites keep their initial values; those that the model computes are computed once."""
+        fixed = {name: site.value for name, site in self.sites.items() if site.type in ("param", "mutable")}
+        if any(value is None for value in fixed.values()):
+
+            def compute() -> dict[str, Any]:
+                trace = self.trace(lambda site: typical_value(site, set()))
+                return {name: trace[name]["value"] for name in fixed}
+
+            fixed = jax.jit(compute)()
+        return fixed
+
+    def handled(self) -> Callable:
+        """The model with keys for the sites that need one and with its parameters; made anew for each trace."""
+        from numpyro import handlers
+
+        model = handlers.substitute(self.model, substitute_fn=all_rows)
+        model = handlers.substitute(model, data=self.parameters)
+        return handlers.seed(model, jax.random.key(0))
+
+    def enumerated(self) -> Callable:
+        """The model with an axis for each discrete site, over all of its values."""
+        from numpyro.contrib.funsor import config_enumerate, enum
+
+        num_plates = max(site.num_plates for site in self.sites.values())
+        return enum(config_enumerate(self.handled()), first_available_dim=-num_plates - 1)
+
+    def trace(self, value_of: Callable[[dict], Any] | Mapping[str, Any]) -> dict[str, Any]:
+        """Run the model with its latent variables at values, given by name or by a function of the site."""
+        from numpyro import handlers
+
+        chosen: dict[str, Any] = {"substitute_fn" if callable(value_of) else "data": value_of}
+        last = watch(self.handled())
+        try:
+            with unchecked():
+                return handlers.trace(handlers.substitute(last, **chosen)).get_trace(*self.args, **self.kwargs)
+        except RefusedError as error:
+            raise ValueError(str(error)) from None
+        except ERRORS as error:
+            raise cannot_run(last.name, error) from error
+
+    def split(self, z: Float[Array, " dim"]) -> dict[str, Array]:
+        """The unconstrained values of the sites, in alphabetical order, as `ravel_pytree` has it."""
+        parts, start = {}, 0
+        for name, shape in self.shapes.items():
+            size = math.prod(shape)
+            parts[name] = jax.lax.slice_in_dim(z, start, start + size).reshape(shape)
+            start += size
+        return parts
+
+    def _log_density(self, z: Float[Array, " dim"]) -> Float[Array, ""]:
+        from numpyro.infer.util import potential_energy
+
+        enum = bool(self.discrete)
+        model = self.enumerated() if enum else self.handled()
+        with unchecked():
+            return -jnp.asarray(potential_energy(model, self.args, self.kwargs, self.split(z), enum=enum))
+
+    def _constrain(self, z: Float[Array, " dim"]) -> dict[str, Array]:
         from numpyro.infer.util import constrain_fn
 
-        return constrain_fn(self.model, self.args, self.kwargs, self.unravel(z), return_deterministic=True)
+        with unchecked():
+            values = constrain_fn(self.handled(), self.args, self.kwargs, self.split(z), return_deterministic=True)
+        return {name: value for name, value in values.items() if name not in self.mixed}
 
-    def site_log_densities(self, sites: dict[str, Any]) -> dict[str, Array]:
-        """The log density of every entry of every sample site."""
-        densities = {}
-        for name, site in sites.items():
-            if site["type"] == "sample":
-                try:
-                    with _quiet():
-                        densities[name] = site["fn"].log_prob(site["value"])
-                except (TypeError, ValueError) as error:
-                    shape = jnp.shape(site["value"])
-                    raise ValueError(
-                        f"Site {name!r} has values of shape {list(shape)}, which do not fit its distribution of "
-                        f"shape {list(site['fn'].shape())}: {error} Check the shape of the data."
-                    ) from error
-        return densities
+    def check_shapes(self) -> None:
+        """Data that do not fit their distribution are found here, by name: the density is traced, not evaluated."""
+        point = jax.ShapeDtypeStruct((self.dim,), default_dtype())
+        try:
+            jax.eval_shape(self.log_density, point)
+        except ERRORS as error:
+            jax.eval_shape(self.site_log_densities, point)  # says which site
+            raise cannot_run(None, error) from error
+
+    def site_log_densities(self, z: Float[Array, " dim"]) -> dict[str, Array]:
+        """The log density of every entry of every sample site, at all values of the discrete ones."""
+        values = self._constrain(z)
+        if not self.discrete:
+            return log_densities(self.trace(values))
+        from numpyro.contrib.funsor import plate_to_enum_plate, trace
+        from numpyro.handlers import substitute
+
+        with unchecked(), plate_to_enum_plate():
+            sites = trace(substitute(self.enumerated(), data=values)).get_trace(*self.args, **self.kwargs)
+        return log_densities(sites)
+
+    def pointwise_sites(self) -> tuple[str, ...]:
+        """The observed sites whose entries have a log likelihood of their own."""
+        return tuple(name for name, site in self.sites.items() if site.is_observed and name not in self.mixed)
+
+    def _pointwise(self, z: Float[Array, " dim"]) -> dict[str, Array]:
+        sites = self.trace(self._constrain(z))
+        return log_densities({name: sites[name] for name in self.pointwise_sites()})
+
+    def dims(self) -> dict[str, list[str]]:
+        """Names of the axes of the variables."""
+        variables = {name for name, site in self.sites.items() if site.type != "plate"}  # no axis has the name of one
+        return {name: site.dims for name, site in self.sites.items() if site.dims and not variables & {*site.dims}}
 
     def explain(self, z: Any) -> str:
         """Which sites have no density at a point."""
-        densities = self.site_log_densities(self.trace(self.constrain(jnp.asarray(z))))
-        bad = [name for name, value in densities.items() if not bool(jnp.all(jnp.isfinite(value)))]
-        return f"it is not finite at site {', '.join(map(repr, bad))}" if bad else "no single site is to blame"
+
+        def finite(z: Array) -> dict[str, Array]:
+            return {name: good(value) for name, value in self.site_log_densities(z).items()}
+
+        def good(value: Array) -> Array:  # one value of a discrete site may be impossible, if another is not
+            one = jnp.any(jnp.isfinite(value)) & ~jnp.any(jnp.isnan(value))
+            return one if self.discrete else jnp.all(jnp.isfinite(value))
+
+        z = on_device(np.asarray(z))
+        if bad := [name for name, good in jax.jit(finite)(z).items() if not good]:
+            return f"it is not finite at site {quoted(bad)}"
+        gradient = np.asarray(jax.jit(jax.grad(self.log_density))(z))
+        if bad := [name for name, good in zip(self.names, np.isfinite(gradient), strict=True) if not good]:
+            return f"its gradient is not finite in {quoted(bad[:5])}"
+        return "no single site is to blame"
 
 
 class _LogDensity(eqx.Module):
     source: _Source = eqx.field(static=True)
 
     def __call__(self, z: Float[Array, " dim"]) -> Float[Array, ""]:
-        from numpyro.infer.util import potential_energy
+        return self.source.log_density(z)
 
-        source = self.source
-        return -jnp.asarray(potential_energy(source.model, source.args, source.kwargs, source.unravel(z)))
+    def explain(self, z: np.ndarray) -> str:
+        """Which sites are not finite at a point, for an error message."""
+        return self.source.explain(z)
+
+    def initial_candidates(self) -> np.ndarray:
+        """Points from which to begin: the prior means, where they are known, and the origin."""
+        start = self.source.start
+        return np.stack([start, np.zeros_like(start)]) if start.any() else start[None]
 
 
 class _Constrain(eqx.Module):
@@ -140,56 +291,27 @@ class _Pointwise(eqx.Module):
     source: _Source = eqx.field(static=True)
 
     def __call__(self, z: Float[Array, " dim"]) -> dict[str, Array]:
-        sites = self.source.trace(self.source.constrain(z))
-        observed = {name: site for name, site in sites.items() if site.get("is_observed")}
-        return self.source.site_log_densities(observed)
+        return self.source.pointwise(z)
 
 
-def _quiet() -> Any:
-    """NumPyro warns of data outside the support of their distribution; where that matters bures says so by name."""
-    return warnings.catch_warnings(action="ignore", category=UserWarning)
+class _ObservedData(Mapping):
+    """The data by site. What the model computes from its arguments is computed when it is first asked for."""
 
+    def __init__(self, source: _Source):
+        self._source = source
+        self._values = {name: site.value for name, site in source.sites.items() if site.is_observed}
 
-def _LastSite(model: Any) -> Any:  # noqa: N802 - a class that can be made only once NumPyro is there
-    """A handler that remembers the name of the site that was reached last."""
-    from numpyro.primitives import Messenger
+    def __getitem__(self, name: str) -> np.ndarray:
+        if self._values[name] is None:
+            self._values |= jax.jit(self._compute)()
+        return np.asarray(self._values[name])
 
-    class LastSite(Messenger):
-        name: str | None = None
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
 
-        def process_message(self, msg: dict) -> None:
-            self.name = msg.get("name") or self.name
+    def __len__(self) -> int:
+        return len(self._values)
 
-    return LastSite(model)
-
-
-def _typical_value(site: dict[str, Any]) -> Any:
-    """The prior mean of a site, or its median where there is no mean."""
-    from numpyro.infer import init_to_mean, init_to_median
-
-    mean: Any = init_to_mean(site)
-    return init_to_median(site) if mean is not None and not bool(jnp.all(jnp.isfinite(mean))) else mean
-
-
-def _latent_sites(sites: dict[str, Any]) -> dict[str, Any]:
-    """The continuous latent variables; discrete ones are refused."""
-    latent = {name: s for name, s in sites.items() if s["type"] == "sample" and not s["is_observed"]}
-    discrete = [name for name, site in latent.items() if site["fn"].support.is_discrete]
-    if discrete:
-        raise ValueError(
-            f"The latent variable {', '.join(map(repr, discrete))} is discrete, and a Gaussian cannot approximate it. "
-            "Sum it out of the model (numpyro.distributions.MixtureSameFamily does for mixtures), or observe it."
-        )
-    if not latent:
-        raise no_variables("The NumPyro model", "sample statements: those with obs= are data")
-    return latent
-
-
-def _dims(site: dict[str, Any]) -> list[str]:
-    """Names of the axes of a site: its plates, then what `infer={"event_dims": ...}` says."""
-    if site["type"] not in ("sample", "deterministic"):
-        return []
-    plates = sorted(site.get("cond_indep_stack", ()), key=lambda frame: frame.dim)
-    names = [frame.name for frame in plates]
-    names += list((site.get("infer") or {}).get("event_dims", ()))
-    return names if len(names) <= jnp.ndim(site["value"]) else []
+    def _compute(self) -> dict[str, Array]:
+        trace = self._source.trace(lambda site: typical_value(site, set()))
+        return {name: trace[name]["value"] for name, value in self._values.items() if value is None}
