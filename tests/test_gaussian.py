@@ -138,3 +138,16 @@ def test_log_prob_and_kl_have_gradients():
     np.testing.assert_allclose(jax.grad(q.log_prob)(p.mean), -expected, rtol=1e-9)
     gradient = jax.grad(lambda mean: bures.Gaussian(mean, p.chol).kl(q))(p.mean)
     np.testing.assert_allclose(gradient, expected, rtol=1e-9)
+
+
+def test_what_float32_cannot_hold_is_refused():
+    mean = jnp.zeros(2, jnp.float32)
+    with pytest.raises(ValueError, match="covariance must be finite in float32, the dtype of mean"):
+        bures.Gaussian.from_moments(mean, 1e40 * np.eye(2))
+    with pytest.raises(ValueError, match="chol must be finite in float32, the dtype of mean"):
+        bures.Gaussian(mean, 1e40 * np.eye(2))
+    nearly_singular = np.array([[1.0, 1.0 - 1e-9], [1.0 - 1e-9, 1.0]])
+    bures.Gaussian.from_moments(np.zeros(2), nearly_singular)
+    with pytest.raises(ValueError, match="covariance must be positive definite when rounded to float32"):
+        bures.Gaussian.from_moments(mean, nearly_singular)
+    assert bures.Gaussian.from_moments(mean, 1e30 * np.eye(2)).chol.dtype == jnp.float32

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from bures import linalg
-from bures.check import check_floating, check_key, check_positive_integer, fail, is_traced
+from bures.check import as_array, check_floating, check_key, check_positive_integer, fail, is_traced
 
 _LOG_2PI = math.log(2 * math.pi)
 
@@ -28,7 +28,7 @@ class Gaussian(eqx.Module):
 
     def __init__(self, mean: Any, chol: Any):
         mean = check_floating("mean", mean, ndim=1)
-        chol = check_floating("chol", chol, ndim=2).astype(mean.dtype)
+        chol = _cast("chol", check_floating("chol", chol, ndim=2), mean.dtype)
         if chol.shape != (mean.size, mean.size):
             raise fail("chol", f"of shape ({mean.size}, {mean.size}) to match mean", chol, "Check both shapes.")
         if not is_traced(chol) and (np.any(np.triu(chol, 1) != 0) or np.any(np.diagonal(chol) <= 0)):
@@ -41,7 +41,8 @@ class Gaussian(eqx.Module):
     def from_moments(cls, mean: Any, covariance: Any) -> "Gaussian":
         """The Gaussian of a given mean and (symmetric, positive definite) covariance."""
         mean = check_floating("mean", mean, ndim=1)
-        covariance = check_floating("covariance", covariance, ndim=2).astype(mean.dtype)
+        given = check_floating("covariance", covariance, ndim=2)
+        covariance = _cast("covariance", given, mean.dtype)
         if covariance.shape != (mean.size, mean.size):
             raise fail("covariance", f"of shape ({mean.size}, {mean.size})", covariance, "Match it to mean.")
         if is_traced(covariance):
@@ -51,16 +52,17 @@ class Gaussian(eqx.Module):
         if np.max(np.abs(values - values.T)) > 1e3 * np.finfo(values.dtype).eps * np.max(np.abs(values)):
             raise fail("covariance", "symmetric", covariance, "Pass (covariance + covariance.T) / 2.")
         try:
-            return cls(mean, jnp.asarray(np.linalg.cholesky(values)))
+            return cls(mean, as_array(np.linalg.cholesky(values)))
         except np.linalg.LinAlgError as error:
             smallest = np.linalg.eigvalsh(values)[0]
             remedy = f"Its smallest eigenvalue is {smallest:.3g}; it must exceed zero."
-            raise fail("covariance", "positive definite", covariance, remedy) from error
+            rounded = "" if given.dtype == mean.dtype else f" when rounded to {mean.dtype}, the dtype of mean"
+            raise fail("covariance", f"positive definite{rounded}", given, remedy) from error
 
     @classmethod
     def standard(cls, dim: int, dtype: Any = None) -> "Gaussian":
         """The standard normal N(0, I) on R^dim."""
-        return cls(jnp.zeros(dim, dtype), jnp.eye(dim, dtype=dtype))
+        return cls(as_array(np.zeros(dim, dtype or float)), as_array(np.eye(dim, dtype=dtype or float)))
 
     @property
     def dim(self) -> int:
@@ -136,3 +138,14 @@ class Gaussian(eqx.Module):
         rotation = linalg.polar_rotation(other.chol.T @ self.chol)
         covariance_part = jnp.sum((self.chol - other.chol @ rotation) ** 2)
         return jnp.sqrt(jnp.sum((self.mean - other.mean) ** 2) + covariance_part)
+
+
+def _cast(argument: str, array: Array, dtype: Any) -> Array:
+    """An array in the dtype of the mean; one that is too large for it is refused, not turned into infinity."""
+    if is_traced(array) or array.dtype == dtype:
+        return array.astype(dtype)
+    values = np.asarray(array)
+    if np.max(np.abs(values), initial=0) > float(np.finfo(dtype).max):
+        remedy = "Pass mean in float64, or write the model in other units."
+        raise fail(argument, f"finite in {dtype}, the dtype of mean", array, remedy)
+    return as_array(values.astype(dtype))
