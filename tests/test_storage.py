@@ -1,6 +1,8 @@
 """Saved fits: bit for bit back, atomic, and never half-read."""
 
 import hashlib
+import io
+import json
 import os
 from pathlib import Path
 
@@ -91,14 +93,14 @@ def test_an_edited_file_is_refused(saved, place):
 
 
 def test_another_version_is_refused_by_its_number(saved):
-    saved.write_bytes(saved.read_bytes().replace(b"bures-fit 2\n", b"bures-fit 99\n", 1))
+    saved.write_bytes(saved.read_bytes().replace(b"bures-fit 3\n", b"bures-fit 99\n", 1))
     with pytest.raises(ValueError, match="version '99'"):
         bures.load(saved, target=bures.models.eggbox())
 
 
 def test_a_payload_that_is_not_an_archive_is_refused(saved):
     payload = b"not a zip"
-    saved.write_bytes(b"bures-fit 2\n" + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload)
+    saved.write_bytes(b"bures-fit 3\n" + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload)
     with pytest.raises(ValueError, match="cannot be read"):
         bures.load(saved, target=bures.models.eggbox())
 
@@ -108,6 +110,76 @@ def test_another_target_is_refused(saved):
         bures.load(saved, target=bures.models.banana())
     with pytest.raises(ValueError, match=r"target must be the one"):
         bures.load(saved, target=bures.models.banana(dim=3))
+
+
+def gaussian_with(change):
+    """A standard normal whose log density is changed by a function of the point."""
+    return bures.Target(lambda z: -jnp.sum(z**2) / 2 + change(z), 2)
+
+
+CHANGES = {
+    "a constant": lambda z: 1e-6,
+    "another tail": lambda z: -1e-3 * jnp.sum(z**4),
+    "the same near the mean": lambda z: jnp.where(jnp.sum(z**2) > 4, 1.0, 0.0),
+    "another support": lambda z: jnp.where(z[0] > 1.0, -jnp.inf, 0.0),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("saved_first", [True, False], ids=["lost", "gained"])
+def test_a_target_that_differs_only_away_from_the_mean_is_refused(tmp_path, change, saved_first):
+    plain, changed = gaussian_with(lambda z: 0.0), gaussian_with(CHANGES[change])
+    first, second = (plain, changed) if saved_first else (changed, plain)
+    fit = bures.fit(first, key=jax.random.key(0), init=bures.Gaussian.standard(2), num_steps=1)
+    fit.save(tmp_path / "a.fit")
+    assert bures.load(tmp_path / "a.fit", target=first).num_steps == 1  # infinities and all
+    with pytest.raises(ValueError, match=r"target must be the one .* another at \d+ of 16 points"):
+        bures.load(tmp_path / "a.fit", target=second)
+
+
+def test_rounding_does_not_make_another_target(tmp_path):
+    """The same sum in another order, and in float32: log densities near -30,000, where floats are 0.002 apart."""
+    data = jnp.asarray(np.random.default_rng(0).standard_normal(20_000), jnp.float32)
+    forward = bures.Target(lambda z: -jnp.sum((data - z[0]) ** 2) - 1000 * z[1] ** 2, 2)
+    backward = bures.Target(lambda z: -1000 * z[1] ** 2 - jnp.sum(jnp.cumsum((data[::-1] - z[0]) ** 2)[-1]), 2)
+    for dtype in (jnp.float32, jnp.float64):
+        fit = bures.fit(forward, key=jax.random.key(0), init=bures.Gaussian.standard(2, dtype), num_steps=3)
+        fit.save(tmp_path / "a.fit")
+        bures.load(tmp_path / "a.fit", target=backward)
+
+
+def test_a_file_of_version_2_is_read(saved):
+    """It has the log density at the mean in the place of the points."""
+    content = saved.read_bytes().split(b"\n", 2)[2]
+    with np.load(io.BytesIO(content)) as archive:
+        arrays = dict(archive)
+    description = json.loads(arrays["description"].tobytes())
+    del arrays["probes"]
+    description["log_density_at_mean"] = float(arrays.pop("log_densities")[0])
+    arrays["description"] = np.frombuffer(json.dumps(description).encode(), np.uint8)
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **arrays)
+    digest = hashlib.sha256(buffer.getvalue()).hexdigest().encode()
+    saved.write_bytes(b"bures-fit 2\n" + digest + b"\n" + buffer.getvalue())
+    assert_same(bures.load(saved, target=bures.models.eggbox()), fitted(5, METHODS["bures-wasserstein"]))
+    with pytest.raises(ValueError, match=r"target must be the one .* 1 of 1 points"):
+        bures.load(saved, target=bures.models.banana())
+
+
+NUMPY_NUMBERS = {
+    "integer": lambda: dict(estimator=bures.Price(M=np.int64(8))),
+    "step size": lambda: dict(geometry=bures.BuresWasserstein(np.float32(0.25))),
+    "power": lambda: dict(objective=bures.VRIWAE(3, np.float32(0.5))),
+}
+
+
+@pytest.mark.parametrize("name", NUMPY_NUMBERS)
+def test_numbers_of_numpy_are_saved_as_numbers(tmp_path, name):
+    fit = fitted(5, METHODS["bures-wasserstein"] | NUMPY_NUMBERS[name]())
+    fit.save(tmp_path / "a.fit")
+    loaded = bures.load(tmp_path / "a.fit", target=bures.models.eggbox())
+    assert_same(loaded, fit)
+    assert_same(loaded.resume(5), fit.resume(5))
 
 
 def test_a_missing_file_and_a_wrong_option(saved, tmp_path):

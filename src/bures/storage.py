@@ -2,6 +2,8 @@
 
 A file is a line that names the format and its version, a line with the SHA-256 of the rest, and a NumPy archive of
 arrays with a JSON description. Writing goes through a temporary file in the same folder, then one rename.
+
+The log density itself is not saved, only its values at a few points, by which `load` knows it again.
 """
 
 import hashlib
@@ -14,50 +16,75 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 import bures
-from bures.check import fail
+from bures.check import as_array, fail
 from bures.fitting import Fit
 from bures.gaussian import Gaussian
 from bures.geometry import Euclidean
 from bures.loop import Carry, Method, State, Trace
 from bures.target import Target, as_target
+from bures.target.blocks import equations
 
 _FORMAT = "bures-fit"
-_VERSION = 2
+_VERSION = 3
+_READABLE = ("2", "3")  # version 2 has the log density at the mean only
 _PARTS = ("objective", "estimator", "geometry")
+
+
+_NUM_PROBES = 16
+_NAMED = 10_000  # coordinates: of more, the names are not worth their space
 
 
 def save(fit: Fit, path: Any) -> None:
     """Write a fit to `path`, atomically."""
-    q = fit.approximation
-    description = {
-        "dim": q.dim,
-        "names": fit.target.names,
+    description = json.dumps(_description(fit), default=_plain)
+    arrays = {"description": np.frombuffer(description.encode(), np.uint8), **_arrays(fit)}
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **{name: np.asarray(array) for name, array in arrays.items()})
+    payload = buffer.getvalue()
+    header = f"{_FORMAT} {_VERSION}\n{hashlib.sha256(payload).hexdigest()}\n".encode()
+    write_atomically(path, header + payload)
+
+
+def _description(fit: Fit) -> dict[str, Any]:
+    """What is not an array, as JSON has it."""
+    return {
+        "dim": fit.target.dim,
+        "names": fit.target.names if fit.target.dim <= _NAMED else None,
         "outcome": fit.outcome.name,
-        "log_density_at_mean": float(fit.target.log_density(q.mean)),
         "key_implementation": str(jax.random.key_impl(fit.key)),
         "method": {part: _describe_part(getattr(fit.method, part)) for part in _PARTS},
     }
-    arrays = {
-        "description": np.frombuffer(json.dumps(description).encode(), np.uint8),
+
+
+def _arrays(fit: Fit) -> dict[str, Any]:
+    q = fit.approximation
+    probes = _probes(q)
+    return {
         "key": jax.random.key_data(fit.key),
         "mean": q.mean,
         "chol": q.chol,
+        "probes": probes,
+        "log_densities": _log_densities(fit.target, probes),
         "path_steps": np.array([step for step, _ in fit.path]),
         "path_means": np.stack([np.asarray(point.mean) for _, point in fit.path]),
         "path_chols": np.stack([np.asarray(point.chol) for _, point in fit.path]),
         **{f"trace_{name}": fit.trace[name] for name in fit.trace.names},
         **{f"carry_{i}": leaf for i, leaf in enumerate(jax.tree.leaves(fit.carry))},
     }
-    buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **{name: np.asarray(array) for name, array in arrays.items()})
-    payload = buffer.getvalue()
-    header = f"{_FORMAT} {_VERSION}\n{hashlib.sha256(payload).hexdigest()}\n".encode()
-    write_atomically(path, header + payload)
+
+
+def _plain(value: Any) -> Any:
+    """A number of NumPy or JAX as one of Python, for JSON."""
+    if isinstance(value, np.generic | np.ndarray | jax.Array) and np.ndim(value) == 0:
+        return np.asarray(value).item()
+    raise TypeError(f"A fit cannot be saved with {value!r} in its method: it is not a number, a string or a list.")
 
 
 def write_atomically(path: Any, content: bytes) -> None:
@@ -93,6 +120,9 @@ def _cannot_write(path: Path, error: OSError) -> OSError:
 def load(path: Any, *, target: Any, dim: int | None = None, **parts: Any) -> Fit:
     """Read a fit back, for the target it was fitted to.
 
+    Another target is refused: its log density must be the saved one at the mean and at points around it. A constant
+    added to the log density makes another target, too, because bounds and evidence change with it.
+
     An optimiser of your own in `Euclidean`, or an objective, estimator or geometry defined outside bures, is not in
     the file: pass it again as `objective=`, `estimator=` or `geometry=`.
     """
@@ -109,7 +139,10 @@ def load(path: Any, *, target: Any, dim: int | None = None, **parts: Any) -> Fit
         )
     method = Method(**{part: _rebuild_part(part, description["method"][part], parts.get(part)) for part in _PARTS})
     q = Gaussian(arrays["mean"], arrays["chol"])
-    _check_same_density(target, q, description["log_density_at_mean"])
+    if "probes" in arrays:
+        _check_same_density(target, arrays["probes"], arrays["log_densities"])
+    else:
+        _check_same_density(target, arrays["mean"][None], np.array([description["log_density_at_mean"]]))
     template = Carry.start(State(q, method.geometry.init(q)))
     leaves, structure = jax.tree.flatten(template)
     saved = [arrays.get(f"carry_{i}") for i in range(len(leaves))]
@@ -124,8 +157,8 @@ def load(path: Any, *, target: Any, dim: int | None = None, **parts: Any) -> Fit
         path=tuple((int(step), Gaussian(mean, chol)) for step, mean, chol in steps),
         target=target,
         method=method,
-        key=jax.random.wrap_key_data(jnp.asarray(arrays["key"]), impl=description["key_implementation"]),
-        carry=jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in saved]),
+        key=jax.random.wrap_key_data(as_array(arrays["key"]), impl=description["key_implementation"]),
+        carry=jax.tree.unflatten(structure, [as_array(leaf) for leaf in saved]),
         outcome_code=bures.Outcome[description["outcome"]].value,
     )
 
@@ -138,10 +171,10 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     name, _, version = first.partition(b" ")
     if name != _FORMAT.encode() or not separator:
         raise ValueError(f"{str(path)!r} is not a saved fit of bures, or its beginning is lost.")
-    if version != str(_VERSION).encode():
+    if version.decode(errors="replace") not in _READABLE:
         raise ValueError(
             f"{str(path)!r} has format version {version.decode(errors='replace')!r}, but this bures reads "
-            f"{_VERSION}. Load it with the bures it was saved with."
+            f"{' and '.join(_READABLE)}. Load it with the bures it was saved with."
         )
     if hashlib.sha256(payload).hexdigest().encode() != digest:
         raise ValueError(f"{str(path)!r} was cut short or changed since it was saved; nothing of it was read.")
@@ -153,14 +186,53 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         raise ValueError(f"{str(path)!r} cannot be read as a saved fit: {error}.") from error
 
 
-def _check_same_density(target: Target, q: Gaussian, saved: float) -> None:
-    """A cheap guard against resuming on another density: the value at the approximation's mean."""
-    value = float(target.log_density(q.mean))
-    if not np.isclose(value, saved, rtol=1e3 * float(jnp.finfo(q.mean.dtype).eps), equal_nan=True):
+# ---- Knowing a target again -----------------------------------------------------------------------------------------
+
+
+def _probes(q: Gaussian) -> np.ndarray:
+    """The mean and points around it in fixed directions, up to twice as far out as draws are."""
+    directions = np.random.default_rng(0).standard_normal((_NUM_PROBES, q.dim))
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    radii = np.linspace(0, 2 * np.sqrt(q.dim), _NUM_PROBES)
+    mean, chol = np.asarray(q.mean), np.asarray(q.chol)
+    return (mean + (radii[:, None] * directions) @ chol.T).astype(mean.dtype)
+
+
+@eqx.filter_jit
+def _values(target: Target, points: Float[Array, "n dim"]) -> Float[Array, " n"]:
+    return target.value(points)
+
+
+def _log_densities(target: Target, points: np.ndarray) -> np.ndarray:
+    return np.asarray(_values(target, as_array(points)))
+
+
+def _check_same_density(target: Target, points: np.ndarray, saved: np.ndarray) -> None:
+    """The log density at the saved points must be what it was, up to rounding."""
+    found = _log_densities(target, points)
+    sizes = np.abs(saved[np.isfinite(saved)])
+    size = max(1.0, float(np.median(sizes))) if sizes.size else 1.0
+    with np.errstate(invalid="ignore"):
+        near = np.abs(found - saved) <= _rounding(target, points) * np.maximum(size, np.abs(saved))
+    same = np.where(np.isfinite(saved), near, (found == saved) | (np.isnan(found) & np.isnan(saved)))
+    if not np.all(same):
+        i = int(np.argmin(same))
         raise ValueError(
-            f"target must be the one the fit was made for, but its log density at the fitted mean is {value}, "
-            f"where the file has {saved}. Pass the same target."
+            f"target must be the one the fit was made for, but its log density is another at {np.sum(~same)} of "
+            f"{same.size} points near the fitted mean: {found[i]} at the first, where the file has {saved[i]}. Pass "
+            "the same target; a constant added to the log density counts."
         )
+
+
+def _rounding(target: Target, points: np.ndarray) -> float:
+    """How far two runs of one log density may differ, relative to its size: by the lowest precision it computes in."""
+    jaxpr = jax.make_jaxpr(target.value)(jax.ShapeDtypeStruct(points.shape, points.dtype))
+    made = {getattr(out.aval, "dtype", None) for equation in equations(jaxpr) for out in equation.outvars}
+    floats = [dtype for dtype in made | {points.dtype} if dtype is not None and jnp.issubdtype(dtype, jnp.floating)]
+    return 0.03 * max(float(jnp.finfo(dtype).eps) for dtype in floats) ** 0.5  # 1e-5 in float32, 4e-10 in float64
+
+
+# ---- The parts of a method ------------------------------------------------------------------------------------------
 
 
 def _describe_part(part: Any) -> dict[str, Any] | None:

@@ -66,20 +66,20 @@ _UNEVEN = {"while", "pure_callback", "io_callback", "ffi_call"}  # loops to conv
 
 def largest_array(jaxpr: Any) -> int:
     """Elements of the largest array made in a jaxpr, those of its inner jaxprs included."""
-    sizes = [math.prod(getattr(out.aval, "shape", ())) for equation in _equations(jaxpr) for out in equation.outvars]
+    sizes = [math.prod(getattr(out.aval, "shape", ())) for equation in equations(jaxpr) for out in equation.outvars]
     return max(1, *sizes) if sizes else 1
 
 
 def has_uneven_cost(jaxpr: Any) -> bool:
     """Whether the cost of a jaxpr may depend on the values it is given."""
-    return any(equation.primitive.name in _UNEVEN for equation in _equations(jaxpr))
+    return any(equation.primitive.name in _UNEVEN for equation in equations(jaxpr))
 
 
-def _equations(jaxpr: Any) -> Iterator[Any]:
+def equations(jaxpr: Any) -> Iterator[Any]:
     """The equations of a jaxpr and of those inside it."""
     for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:  # a closed jaxpr holds one
         yield equation
         inner = jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns"))
         for sub in inner:
             if hasattr(sub, "eqns"):
-                yield from _equations(sub)
+                yield from equations(sub)
