@@ -119,6 +119,8 @@ def typical_value(site: dict[str, Any], at_origin: set[str]) -> Any:
         except (AttributeError, *ERRORS):
             pass
     at_origin.add(site["name"])
+    if len(distribution.event_shape) == 2:  # factors of matrices, slow to trace: at the origin they are the identity
+        return jnp.broadcast_to(jnp.eye(*distribution.event_shape), shape)
     return transform(jnp.zeros(transform.inverse_shape(shape)))
 
 

@@ -1,9 +1,8 @@
-"""PyMC models: their log density compiled to JAX by PyTensor, as a `Target` on PyMC's own unconstrained scale."""
+"""PyMC models: their log density compiled to JAX by PyTensor, as a `Target` on PyMC's own unconstrained scale.
 
-import math
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+Where an Op has no JAX form, PyTensor's own compiled functions stand in, behind a callback.
+"""
+
 from typing import Any
 
 import equinox as eqx
@@ -12,8 +11,23 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bures.frontends.common import find_initial_point, fit_target, import_extra, no_variables
+from bures.check import default_dtype
+from bures.frontends.callback import HostLogDensity
+from bures.frontends.common import fit_target, import_extra, no_variables, on_device, quoted
+from bures.frontends.pymc_graph import (
+    Graph,
+    HostGraph,
+    Layout,
+    PyTensorEvaluator,
+    call_on_host,
+    freeze,
+    jaxify,
+    read_data,
+)
 from bures.target import Labels, Target, coordinate_names
+
+# What PyTensor and JAX raise of a graph that does not fit its data, or that JAX cannot trace.
+_ERRORS = (AssertionError, NotImplementedError, TypeError, ValueError)
 
 
 def fit(
@@ -34,110 +48,188 @@ def from_pymc(model: Any = None) -> Target:
         model = pymc.modelcontext(model)
     except TypeError as error:
         raise ValueError("model must be given, or be that of a `with model:` block around. Pass model=...") from error
+    if not isinstance(model, pymc.Model):
+        raise ValueError(f"model must be a pymc.Model, but got {type(model).__name__}. Pass the model itself.")
     _refuse(model)
-    _check_shapes(model)
-    variables = model.unobserved_RVs  # free and deterministic, on their own scale
-    start = model.initial_point()
-    names = [variable.name for variable in model.value_vars]
-    shapes = {name: np.shape(start[name]) for name in names}
-    split = _Split(tuple(shapes.values()))
-    density = _Summed(_jaxify(model.value_vars, [model.logp()]), split)
-    observed = model.observed_RVs
-    pointwise = _Named(_jaxify(model.value_vars, model.logp(observed, sum=False)), split, _names(observed))
-    flat = np.concatenate([np.ravel(start[name]) for name in names]).astype(jnp.zeros(()).dtype)
+    _refuse_minibatches(model)
+    start = model.initial_point(random_seed=0)
+    layout = Layout({variable.name: np.shape(start[variable.name]) for variable in model.value_vars})
+    flat = np.concatenate([np.ravel(start[name]) for name in layout.shapes]).astype(float)
+    source = _Source(model, layout, np.where(np.isfinite(flat), flat, 0.0))
     coords, dims = pymc.backends.arviz.coords_and_dims_for_inferencedata(model)
     return Target(
-        density,
+        source.log_density(),
         flat.size,
-        names=coordinate_names(shapes),
-        constrain=_Named(_jaxify(model.value_vars, model.replace_rvs_by_values(variables)), split, _names(variables)),
-        initial_point=find_initial_point(eqx.filter_jit(density), [flat], lambda z: _explain(model)),
+        names=coordinate_names(layout.shapes),
+        constrain=_Named(source.constrained),
+        initial_point=on_device(source.start),
         labels=Labels(
             coords=coords,
             dims=dims,
             observed_data=pymc.backends.arviz.find_observations(model),
-            log_likelihood=pointwise if observed else None,
+            log_likelihood=_Named(source.pointwise) if model.observed_RVs else None,
             attributes={"pymc_version": pymc.__version__},
         ),
     )
 
 
-class _Split(eqx.Module):
-    """From a point of R^dim to the value variables, in the model's order."""
+class _Source:
+    """A model and what is made of it; graphs are converted when they are first used, with the data of now."""
 
-    shapes: tuple[tuple[int, ...], ...] = eqx.field(static=True)
+    def __init__(self, model: Any, layout: Layout, start: np.ndarray):
+        self.model, self.layout, self.start = model, layout, start
+        self.data = read_data(model)
+        variables, observed = model.unobserved_RVs, model.observed_RVs  # the first: free and deterministic
+        names = tuple(variable.name for variable in variables)
+        self.constrained = _Functions(self, names, lambda: model.replace_rvs_by_values(variables))
+        names = tuple(variable.name for variable in observed)
+        self.pointwise = _Functions(self, names, lambda: model.logp(observed, sum=False))
+
+    def log_density(self) -> Any:
+        """The log density in JAX; by PyTensor if it cannot be had there."""
+        graph = freeze(self.model.value_vars, [self.model.logp()], self.data)
+        try:
+            density = _Summed(self, jax.jit(jaxify(graph, self.layout)))
+            jax.eval_shape(density, jax.ShapeDtypeStruct(self.start.shape, default_dtype()))
+        except _ERRORS as error:
+            _check_shapes(self.model, self.layout.point(self.start))  # if the model is at fault it is said here
+            return HostLogDensity(self._evaluator(graph, error))
+        return density
+
+    def _evaluator(self, graph: Graph, reason: Exception) -> PyTensorEvaluator:
+        """The log density by PyTensor, which has to know its gradient."""
+        try:
+            return PyTensorEvaluator(graph, self.layout, self.start, self.explain)
+        except _ERRORS as error:
+            ops = _ops_without_jax(graph)
+            fed = [name for name, outputs in self._factors() if ops & _ops(outputs)]
+            names = ", ".join(sorted(str(op) for op in ops)) or "An Op"
+            raise ValueError(
+                f"{names}, which the log density of {quoted(fed)} uses, has neither a JAX form nor a gradient: {error} "
+                "Give the Op a `pullback` method, or write it with pytensor.tensor."
+            ) from reason
+
+    def _factors(self) -> list[tuple[str, list[Any]]]:
+        """The log density of each variable, by name."""
+        return [(v.name, self.model.logp([v], sum=False)) for v in [*self.model.basic_RVs, *self.model.potentials]]
+
+    def candidates(self) -> np.ndarray:
+        """Points from which to begin: PyMC's initial point, and the origin."""
+        return np.stack([self.start, np.zeros_like(self.start)]) if self.start.any() else self.start[None]
+
+    def explain(self, z: np.ndarray) -> str:
+        """Which variables have no density at a point."""
+        factors = [*self.model.basic_RVs, *self.model.potentials]
+        function = _in_python(self.model, self.model.logp(factors, sum=False))
+        values = function(self.layout.point(np.asarray(z, float)))
+        bad = [v.name for v, value in zip(factors, values, strict=True) if not np.all(np.isfinite(value))]
+        return f"it is not finite for {quoted(bad)}" if bad else "no single variable is to blame"
+
+
+class _Functions:
+    """Named functions of a point, in JAX or by PyTensor, converted when they are first called."""
+
+    def __init__(self, source: _Source, names: tuple[str, ...], make: Any):
+        self.source, self.names, self.make, self.function = source, names, make, None
 
     def __call__(self, z: Float[Array, " dim"]) -> list[Array]:
-        ends = np.cumsum([math.prod(shape) for shape in self.shapes])[:-1]
-        return [part.reshape(shape) for part, shape in zip(jnp.split(z, ends), self.shapes, strict=True)]
+        if self.function is None:
+            source = self.source
+            graph = freeze(source.model.value_vars, self.make(), source.data)
+            point = jax.ShapeDtypeStruct(source.start.shape, z.dtype)
+            try:
+                function = jax.jit(jaxify(graph, source.layout))
+                jax.eval_shape(function, point)
+            except _ERRORS:
+                function = call_on_host(HostGraph(graph, source.layout), source.start)
+            self.function = function
+        return self.function(z)
 
 
 class _Summed(eqx.Module):
     """The log density, Jacobians of the transforms included."""
 
-    function: Callable = eqx.field(static=True)
-    split: _Split
+    source: _Source = eqx.field(static=True)
+    function: Any = eqx.field(static=True)
 
     def __call__(self, z: Float[Array, " dim"]) -> Float[Array, ""]:
-        with _quiet():
-            return jnp.asarray(self.function(*self.split(z))[0])
+        return self.function(z)[0]
+
+    def explain(self, z: np.ndarray) -> str:
+        """Which variables are not finite at a point, for an error message."""
+        return self.source.explain(z)
+
+    def initial_candidates(self) -> np.ndarray:
+        return self.source.candidates()
 
 
 class _Named(eqx.Module):
     """Several functions of the value variables, by name."""
 
-    function: Callable = eqx.field(static=True)
-    split: _Split
-    names: tuple[str, ...] = eqx.field(static=True)
+    functions: _Functions = eqx.field(static=True)
 
     def __call__(self, z: Float[Array, " dim"]) -> dict[str, Array]:
-        with _quiet():
-            return dict(zip(self.names, map(jnp.asarray, self.function(*self.split(z))), strict=True))
-
-
-def _jaxify(inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable:
-    """A PyTensor graph as a JAX function, with shared variables frozen at their present values.
-
-    PyTensor's JAX link switches JAX to float64 when it is first imported. That is the user's to decide: it is undone.
-    """
-    precise = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
-    try:
-        from pymc.sampling.jax import get_jaxified_graph
-    finally:
-        jax.config.update("jax_enable_x64", precise)
-    with _quiet():
-        return get_jaxified_graph(inputs=list(inputs), outputs=list(outputs))
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """In float32, JAX warns of each float64 constant in the graph; the user chose float32."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Explicitly requested dtype")
-        yield
-
-
-def _names(variables: Sequence[Any]) -> tuple[str, ...]:
-    return tuple(variable.name for variable in variables)
+        return dict(zip(self.functions.names, map(jnp.asarray, self.functions(z)), strict=True))
 
 
 def _refuse(model: Any) -> None:
     """Discrete variables and models without variables have no Gaussian approximation."""
     if discrete := [v.name for v in model.free_RVs if v.dtype.startswith(("int", "uint", "bool"))]:
         raise ValueError(
-            f"The latent variable {', '.join(map(repr, discrete))} is discrete, and a Gaussian cannot approximate it. "
+            f"The latent variable {quoted(discrete)} is discrete, and a Gaussian cannot approximate it. "
             "Sum it out of the model (pm.Mixture does for mixtures), or observe it."
         )
     if not model.free_RVs:
         raise no_variables("The PyMC model", "variables: those with observed= are data")
 
 
-def _check_shapes(model: Any) -> None:
-    """Data that do not fit together, after `pm.set_data` say, are found here, with the variable's name."""
-    start = model.initial_point()
-    options: dict[str, Any] = dict(on_unused_input="ignore", mode="FAST_COMPILE")  # in Python: it is called once
+def _refuse_minibatches(model: Any) -> None:
+    """A part of the data, scaled up, is another posterior than the model's."""
+    for variable in [*model.basic_RVs, *model.potentials, *model.deterministics]:
+        if any(type(op).__name__ == "MinibatchOp" for op in _ops([variable, *_values(model, variable)])):
+            raise ValueError(
+                f"{variable.name!r} uses pm.Minibatch, and rows cannot be subsampled yet: the posterior would be that "
+                "of one minibatch. Give the model the full data, and leave total_size out."
+            )
+        owner = variable.owner
+        if type(getattr(owner, "op", None)).__name__ == "MinibatchRandomVariable":
+            sizes = [getattr(size, "data", None) for size in owner.inputs[1:]]
+            shape = model.rvs_to_values[variable].shape.eval()
+            if any(size is not None and size != rows for size, rows in zip(sizes, shape, strict=False)):
+                raise ValueError(
+                    f"{variable.name!r} has total_size={[s if s is None else int(s) for s in sizes]} but data of shape "
+                    f"{[int(n) for n in shape]}, and rows cannot be subsampled yet. Give the model the full data, and "
+                    "leave total_size out."
+                )
+
+
+def _values(model: Any, variable: Any) -> list[Any]:
+    return [model.rvs_to_values[variable]] if variable in model.rvs_to_values else []
+
+
+def _ops(outputs: Any) -> set[Any]:
+    """The Ops of a graph."""
+    from pytensor.graph.traversal import ancestors
+
+    return {variable.owner.op for variable in ancestors(list(outputs)) if variable.owner is not None}
+
+
+def _ops_without_jax(graph: Graph) -> set[Any]:
+    from pytensor.link.jax.dispatch.basic import jax_funcify
+
+    unknown = jax_funcify.dispatch(object)
+    return {op for op in _ops(graph.outputs) if jax_funcify.dispatch(type(op)) is unknown}
+
+
+def _in_python(model: Any, outputs: Any) -> Any:
+    """A function of a point that is called once: not worth a compiler."""
+    return model.compile_fn(outputs, inputs=model.value_vars, on_unused_input="ignore", mode="FAST_COMPILE")
+
+
+def _check_shapes(model: Any, start: dict[str, np.ndarray]) -> None:
+    """Data that do not fit together, after `pm.set_data` say, with the variable's name."""
     for variable in [*model.observed_RVs, *model.potentials]:
-        density = model.compile_fn(model.logp([variable], sum=False), inputs=model.value_vars, **options)
+        density = _in_python(model, model.logp([variable], sum=False))
         try:
             density(start)
         except (AssertionError, TypeError, ValueError) as error:
@@ -145,9 +237,3 @@ def _check_shapes(model: Any) -> None:
             raise ValueError(
                 f"The log density of {variable.name!r} cannot be evaluated: {reason}. Check the shapes of its data."
             ) from error
-
-
-def _explain(model: Any) -> str:
-    """Which variables have no density at the initial point."""
-    bad = [name for name, value in model.point_logps().items() if not np.isfinite(value)]
-    return f"it is not finite for {', '.join(map(repr, bad))}" if bad else "no single variable is to blame"

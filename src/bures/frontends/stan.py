@@ -15,7 +15,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bures.check import fail
-from bures.frontends.common import Result, find_initial_point, fit_target, import_extra, no_variables
+from bures.frontends.callback import HostLogDensity, call, points
+from bures.frontends.common import Result, find_initial_point, fit_target, import_extra, no_variables, on_device
 from bures.frontends.stan_files import compile_program, read_data
 from bures.target import Labels, Target
 
@@ -53,13 +54,14 @@ def from_stan(
     if dim == 0:
         raise no_variables("The Stan program", "parameters block")
     evaluator = _Evaluator(model, seed)
+    evaluator.start = find_initial_point(evaluator.value, [np.zeros(dim)], evaluator.explain)
     version = re.search(r"\bStan(?: version)?:?\s+(\d+\.\d+\.\d+)", model.model_info())
     return Target(
-        StanLogDensity(evaluator),
+        HostLogDensity(evaluator),
         dim,
         names=[_indexed(name) for name in model.param_unc_names()],
         constrain=_Constrain(evaluator),
-        initial_point=find_initial_point(evaluator.value, [np.zeros(dim)], evaluator.explain),
+        initial_point=on_device(evaluator.start),
         labels=Labels(
             log_likelihood=partial(_pointwise, evaluator) if "log_lik" in evaluator.shapes else None,
             attributes={
@@ -70,59 +72,10 @@ def from_stan(
     )
 
 
-class StanLogDensity(eqx.Module):
-    """The log density of a Stan model, with first and second derivatives; points that it rejects have −inf.
-
-    Differentiate it forward over reverse, as `jax.hessian` does; there are no third derivatives.
-    """
-
-    evaluator: "_Evaluator" = eqx.field(static=True)
-
-    def __call__(self, z: Float[Array, " dim"]) -> Float[Array, ""]:
-        return _log_density(self.evaluator, z)
-
-    def weighted_hessian(self, weights: Float[Array, " n"], z: Float[Array, "n dim"]) -> Float[Array, "dim dim"]:
-        shape = jax.ShapeDtypeStruct((z.shape[-1],) * 2, z.dtype)
-        return _call(self.evaluator.weighted_hessian, shape, weights, z)
-
-
-@partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _log_density(evaluator: "_Evaluator", z: Array) -> Array:
-    return _call(evaluator.value, jax.ShapeDtypeStruct((), z.dtype), z)
-
-
-@_log_density.defjvp
-def _(evaluator, primals, tangents):
-    value, gradient = _value_and_gradient(evaluator, *primals)
-    return value, gradient @ tangents[0]
-
-
-@partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _value_and_gradient(evaluator: "_Evaluator", z: Array) -> tuple[Array, Array]:
-    shapes = jax.ShapeDtypeStruct((), z.dtype), jax.ShapeDtypeStruct(z.shape, z.dtype)
-    return _call(evaluator.gradient, shapes, z)
-
-
-@_value_and_gradient.defjvp
-def _(evaluator, primals, tangents):
-    (z,), (tangent,) = primals, tangents
-    shapes = [jax.ShapeDtypeStruct((z.size,) * order, z.dtype) for order in range(3)]
-    value, gradient, hessian = _call(evaluator.hessian, tuple(shapes), z)
-    return (value, gradient), (gradient @ tangent, hessian @ tangent)
-
-
-def _call(function: Any, shapes: Any, *arguments: Array) -> Any:
-    """One call for the whole batch, in float64 inside and in the dtype of the point outside."""
-
-    def convert(*values: Any) -> Any:
-        results = function(*(np.asarray(value, np.float64) for value in values))
-        return jax.tree.map(lambda result, shape: np.asarray(result, shape.dtype), results, shapes)
-
-    return jax.pure_callback(convert, shapes, *arguments, vmap_method="broadcast_all")
-
-
 class _Evaluator:
     """A Stan model at many points: arrays (..., dim) in, one call of Stan at a time."""
+
+    start: np.ndarray
 
     def __init__(self, model: Any, seed: int):
         self.model, self.seed = model, seed
@@ -138,19 +91,12 @@ class _Evaluator:
     def hessian(self, z: np.ndarray) -> tuple[np.ndarray, ...]:
         return self._each(self.model.log_density_hessian, z, 2)
 
-    def weighted_hessian(self, weights: np.ndarray, z: np.ndarray) -> np.ndarray:
-        """Σ w ∇²log p over the last but one axis, without keeping the Hessians; weights of zero cost nothing."""
-        total = np.zeros((*z.shape[:-2], z.shape[-1], z.shape[-1]))
-        for index in zip(*np.nonzero(weights), strict=True):
-            total[index[:-1]] += weights[index] * self.hessian(z[index])[2]
-        return total
-
     def constrain(self, z: np.ndarray) -> np.ndarray:
         """Parameters, transformed parameters and generated quantities; NaN where Stan rejects the point."""
         flat = np.full((z.size // z.shape[-1], len(self.names)), np.nan)
         with _LOCK:
             generator = self.model.new_rng(self.seed)
-            for row, point in zip(flat, _points(z), strict=True):
+            for row, point in zip(flat, points(z), strict=True):
                 try:
                     row[:] = self.model.param_constrain(point, include_tp=True, include_gq=True, rng=generator)
                 except RuntimeError:
@@ -168,10 +114,10 @@ class _Evaluator:
 
     def _each(self, function: Any, z: np.ndarray, order: int) -> tuple[np.ndarray, ...]:
         """Value and derivatives up to `order` at each point; −inf and zeros where Stan rejects it."""
-        dim, points = z.shape[-1], _points(z)
-        results = tuple(np.zeros((len(points), *(dim,) * power)) for power in range(order + 1))
+        dim, rows = z.shape[-1], points(z)
+        results = tuple(np.zeros((len(rows), *(dim,) * power)) for power in range(order + 1))
         with _LOCK:
-            for i, point in enumerate(points):
+            for i, point in enumerate(rows):
                 try:
                     parts = function(point)
                 except RuntimeError:
@@ -182,10 +128,6 @@ class _Evaluator:
                 else:
                     results[0][i] = -np.inf
         return tuple(result.reshape((*z.shape[:-1], *result.shape[1:])) for result in results)
-
-
-def _points(z: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(z.reshape(-1, z.shape[-1]))
 
 
 class _Constrain(eqx.Module):
@@ -204,7 +146,7 @@ def _pointwise(evaluator: _Evaluator, z: Float[Array, " dim"]) -> dict[str, Arra
 
 
 def _variables(evaluator: _Evaluator, z: Array) -> dict[str, Array]:
-    flat = _call(evaluator.constrain, jax.ShapeDtypeStruct((len(evaluator.names),), z.dtype), z)
+    flat = call(evaluator.constrain, jax.ShapeDtypeStruct((len(evaluator.names),), z.dtype), z)
     values, start = {}, 0
     for name, shape in evaluator.shapes.items():
         size = int(np.prod(shape))
