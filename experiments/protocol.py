@@ -16,6 +16,7 @@ Results live in OUT/<experiment>/<mode>/<cell id>.json, one atomic file a cell w
 versions and machine, so that a killed run resumes where it was and redrawing needs no rerun.
 """
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -23,7 +24,9 @@ import importlib.metadata
 import json
 import os
 import platform
+import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -167,7 +170,8 @@ def run_cells(
 ) -> Results:
     """Run what is not kept yet, in order; return the results of all cells.
 
-    `report(done, total, cell)` is called before each cell that is run, and once at the end.
+    `report(done, total, cell)` is called before each cell that is run, and once at the end. A cell during which Ctrl-C
+    was pressed is not kept, and the run ends there.
     """
     results = read_cells(module, store, settings)
     cells = _cells(module, settings)
@@ -177,11 +181,42 @@ def run_cells(
         report(len(results), len(cells), cell)
         parameters = _resolved(module, parameters, results)
         began = time.perf_counter()
-        result = json.loads(json.dumps(module.run(parameters)))
+        with raise_interrupts():
+            result = json.loads(json.dumps(module.run(parameters)))
         store.put(cell, parameters, result, time.perf_counter() - began)
         results[cell] = {"parameters": parameters, "result": result}
     report(len(cells), len(cells), "")
     return {cell: results[cell] for cell in cells}
+
+
+@contextlib.contextmanager
+def raise_interrupts() -> Iterator[None]:
+    """Raise KeyboardInterrupt at the end of the block if Ctrl-C was pressed in it.
+
+    The code inside sees the interrupt as well, but may make an ordinary result or another error of it: `bures.fit`
+    returns what it has so far, and a program in another process ends in the middle.
+    """
+    outer = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(outer):
+        yield  # other threads get no signals, and a process that ignores Ctrl-C goes on doing so
+        return
+    pressed = threading.Event()
+
+    def note(number: int, frame: Any) -> None:
+        pressed.set()
+        outer(number, frame)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    except Exception as error:
+        if pressed.is_set():
+            raise KeyboardInterrupt from error
+        raise
+    finally:
+        signal.signal(signal.SIGINT, outer)
+    if pressed.is_set():
+        raise KeyboardInterrupt
 
 
 def read_cells(module: Any, store: Store, settings: Any) -> Results:

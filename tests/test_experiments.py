@@ -1,5 +1,6 @@
 """The experiments in a tiny version, the cells they keep, what a killed run leaves, and the page that shows it all."""
 
+import contextlib
 import functools
 import itertools
 import json
@@ -10,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import types
 from pathlib import Path
@@ -314,6 +316,81 @@ def test_a_killed_run_resumes_to_the_same_tables(tmp_path, slow_experiments):
     assert sorted(path.name for path in killed.iterdir()) == sorted(path.name for path in whole.iterdir())
     # What had been kept was not run again.
     assert all((killed / name).stat().st_mtime_ns == stamp for name, stamp in stamps.items())
+
+
+# What a cell does, from the moment it says that it is at work until Ctrl-C.
+INTERRUPTED_CELLS = {
+    "a fit": """
+    import jax
+    import bures
+
+    def log_density(z):
+        jax.debug.callback(say)
+        return -jax.numpy.sum(z**2) / 2
+
+    start = bures.Gaussian.standard(2)
+    fit = bures.fit(bures.Target(log_density, 2), key=jax.random.key(0), init=start, num_steps=10**6)
+    return {"square": int(fit.num_steps)}
+""",
+    "what swallows it": """
+    try:
+        say()
+        time.sleep(60)
+    except KeyboardInterrupt:
+        pass
+    return {"square": 0}
+""",
+    "what makes another error of it": """
+    try:
+        say()
+        time.sleep(60)
+    except KeyboardInterrupt:
+        raise ValueError("the other process ended")
+""",
+}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGINT of another process is a Unix signal")
+@pytest.mark.parametrize("cell", INTERRUPTED_CELLS)
+def test_a_cell_that_was_interrupted_is_not_kept(tmp_path, slow_experiments, cell):
+    path = slow_experiments / "eggbox.py"
+    body = "def run(parameters):\n    if parameters['number'] < 2:\n        return {'square': 0}\n"
+    body += f"    say = lambda: open('at-work', 'w').close()\n{INTERRUPTED_CELLS[cell]}\n\ndef tables"
+    path.write_text(re.sub(r"def run\(.*?\ndef tables", lambda _: body, path.read_text(), flags=re.DOTALL))
+    command = [sys.executable, "-m", "bures.cli", "reproduce", "eggbox", "--experiments", str(slow_experiments)]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        while not (tmp_path / "at-work").exists() and process.poll() is None:
+            time.sleep(0.01)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        try:
+            _, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 130, errors
+    kept = {path.name for path in (tmp_path / "results" / "eggbox" / "full").iterdir()}
+    assert {"n0.json", "n1.json"} <= kept
+    assert not {"n2.json", "tables.md", "tables.csv"} & kept
+
+
+def test_interrupts_are_noted_and_the_handler_put_back():
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), protocol.raise_interrupts(), contextlib.suppress(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+    with pytest.raises(ValueError, match="its own"), protocol.raise_interrupts():
+        raise ValueError("its own")
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_cells_run_in_other_threads(tmp_path):
+    module, ran = counting_experiment()
+    store = protocol.Store(tmp_path, "squares", "full")
+    thread = threading.Thread(target=protocol.run_cells, args=(module, store, {"count": 3, "power": 2}))
+    thread.start()
+    thread.join()
+    assert ran == [0, 1, 2]
+    assert len(protocol.read_cells(module, store, {"count": 3, "power": 2})) == 3
 
 
 # ---- The page in a browser ------------------------------------------------------------------------------------------
