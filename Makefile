@@ -34,7 +34,7 @@ test: .venv/test.stamp
 
 # The figures of the README: the paper's eggbox run with all indices, and the Census posterior with nothing set.
 figures: .venv/demo.stamp
-	$(BIN)/bures fit eggbox -K 5 -M 100 --geometry bures-wasserstein \
+	$(BIN)/bures fit eggbox -K 5 --estimator price -M 100 --geometry bures-wasserstein \
 		--step-size 0.5 --init-mean 6,12 --init-variance 5 --num-steps 1000 --out docs/figures
 	$(BIN)/bures fit logistic --out docs/figures
 	rm docs/figures/*.fit

@@ -4,6 +4,8 @@ import pytest
 from problems import run_command, run_commands
 
 import bures
+from bures.cli import _make_estimator
+from bures.fitting import default_estimator
 
 
 def test_fit_prints_a_table_and_writes_the_fit_and_a_figure(tmp_path):
@@ -36,9 +38,15 @@ MISTAKES = {
     "fit eggbox --init-mean 1,2,3": "R^2",
     "fit eggbox --num-steps 0": "num_steps must be",
     "fit eggbox --out taken": "--out must be a folder",
+    "fit eggbox -M 0": "M must be a positive integer",
+    "bench speeed": "benchmark must be one of posteriordb, speed",
+    "bench speed --path here": "bench speed takes no --path",
+    "bench speed --only nothing": "--only must be one of",
+    "bench speed --experiments nowhere": "has no protocol.py",
 }
 
 
+VERSION = "--version"
 OWN_FILE = "fit model.py:log_density --dim 3 --out here"
 HELP = "fit --help"
 
@@ -57,13 +65,46 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def done(folder):
-    return run_commands([OWN_FILE, HELP, *MISTAKES], folder)
+    return run_commands([OWN_FILE, HELP, VERSION, *MISTAKES], folder)
 
 
 def test_a_users_own_file_and_nothing_to_tune(folder, done):
     assert done[OWN_FILE].returncode == 0, done[OWN_FILE].stderr
     assert "CONVERGED" in done[OWN_FILE].stdout
     assert (folder / "here" / "log_density.png").exists()
+
+
+def test_the_version_is_printed(done):
+    assert done[VERSION].returncode == 0
+    assert done[VERSION].stdout == f"bures {bures.__version__}\n"
+
+
+# What is given, and the fields that differ from those of the default.
+CHANGES = {
+    "M": (dict(M=20), dict(M=20)),
+    "M, fewer than the blockings": (dict(M=3), dict(M=3, permutations=3)),
+    "draws": (dict(draws="iid"), dict(draws="iid")),
+    "Sobol draws, which have one blocking": (dict(draws="sobol"), dict(draws="sobol", permutations=1)),
+    "indices": (dict(indices="last"), dict(indices="last", permutations=1)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_options_without_an_estimator_change_the_default(change):
+    options, fields = CHANGES[change]
+    target, objective = bures.models.eggbox(), bures.IWELBO(5)
+    default = default_estimator(target, objective)
+    assert default.permutations > 3  # or the test is of nothing
+    found = _make_estimator(target, objective, None, options)
+    assert type(found) is type(default) is bures.Stein
+    assert {name: getattr(found, name) for name in ("M", "indices", "draws", "permutations")} == {
+        name: fields.get(name, getattr(default, name)) for name in ("M", "indices", "draws", "permutations")
+    }
+
+
+def test_no_options_leave_the_estimator_to_bures():
+    assert _make_estimator(bures.models.eggbox(), None, None, {}) is None
+    assert _make_estimator(bures.models.eggbox(), None, None, dict(M=7)).M == 7
 
 
 def test_help_teaches(done):

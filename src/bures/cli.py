@@ -22,6 +22,23 @@ app = typer.Typer(
 )
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from bures import __version__
+
+        typer.echo(f"bures {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
 class ObjectiveName(enum.StrEnum):
     elbo = "elbo"
     iwelbo = "iwelbo"
@@ -71,7 +88,9 @@ def fit(
     ] = None,
     k: Annotated[int | None, typer.Option("--K", "-K", help="Draws in a tuple (iwelbo, vriwae).")] = None,
     alpha: Annotated[float | None, typer.Option(help="Rényi power of vriwae: 0 is iwelbo, 1 is elbo.")] = None,
-    estimator: Annotated[EstimatorName | None, typer.Option(help="Hessians, gradients only, or plain.")] = None,
+    estimator: Annotated[
+        EstimatorName | None, typer.Option(help="Hessians, gradients only, or plain. [default: gradients only]")
+    ] = None,
     m: Annotated[int | None, typer.Option("--M", "-M", help="Tuples drawn at each step.")] = None,
     indices: Annotated[Indices | None, typer.Option(help="Draws of a tuple that give derivatives.")] = None,
     draws: Annotated[Draws | None, typer.Option(help="Independent, mirrored or quasi-random draws.")] = None,
@@ -92,8 +111,8 @@ def fit(
 
     - `bures fit logistic`: nothing to tune.
 
-    - `bures fit eggbox -K 5 -M 100 --indices last --geometry bures-wasserstein --step-size 0.5 --init-mean 6,12
-      --init-variance 5 --num-steps 1000`: the paper's eggbox run.
+    - `bures fit eggbox -K 5 --estimator price -M 100 --indices last --geometry bures-wasserstein --step-size 0.5
+      --init-mean 6,12 --init-variance 5 --num-steps 1000`: the paper's eggbox run.
 
     - `bures fit model.py:log_density --dim 3`: your own log density.
 
@@ -106,11 +125,12 @@ def fit(
 
     model, name = _find_target(target, dim, data)
     _check_folder(out)
+    bound = _make_objective(objective, k, alpha)
     result = bures.fit(
         model,
         key=jax.random.key(seed),
-        objective=_make_objective(objective, k, alpha),
-        estimator=_make_estimator(estimator, m, indices, draws),
+        objective=bound,
+        estimator=_make_estimator(model, bound, estimator, _given(M=m, indices=indices, draws=draws)),
         geometry=_make_geometry(geometry, step_size),
         init=_make_start(init_mean, init_variance),
         num_steps=num_steps,
@@ -168,31 +188,32 @@ def report(
     typer.echo(f"wrote {write_report(folder, experiments=experiments)}")
 
 
-class BenchmarkName(enum.StrEnum):
-    posteriordb = "posteriordb"
-    speed = "speed"
-
-
 @app.command()
 def bench(
     benchmark: Annotated[
-        BenchmarkName,
-        typer.Argument(help="posteriordb: real posteriors with reference draws. speed: what the default fit promises."),
+        str,
+        typer.Argument(
+            help="posteriordb: real posteriors with reference draws. speed: what the default fit promises. cold: the "
+            "first answer in a fresh process. honesty: what the verdict says, against exact draws."
+        ),
     ],
     path: Annotated[
         Path | None, typer.Option(help="posteriordb's folder. [default: BURES_POSTERIORDB in the environment]")
     ] = None,
-    seeds: Annotated[int | None, typer.Option(help="Repetitions. [default: 1 for posteriordb, 10 for speed]")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Repetitions. [default: the benchmark's own]")] = None,
     slow_seeds: Annotated[
         int | None, typer.Option(help="speed: repetitions of what takes minutes each. [default: 1]")
     ] = None,
     only: Annotated[
-        list[str] | None, typer.Option(help="A posterior, or a section of speed; may be repeated. [default: all]")
+        list[str] | None, typer.Option(help="A posterior, model or section; may be repeated. [default: all]")
     ] = None,
     method: Annotated[
         list[str] | None, typer.Option(help="posteriordb: a method; may be repeated. [default: all]")
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder that keeps the results.")] = Path("results"),
+    experiments: Annotated[
+        Path | None, typer.Option(help="Folder of the experiments, beside the benchmarks'. [default: the repository's]")
+    ] = None,
 ) -> None:
     """Compare the default fit with the paper's methods and other libraries, cell by cell as `bures reproduce` does.
 
@@ -206,13 +227,13 @@ def bench(
     from bures.reproduce import find_folder, load_benchmark
 
     _check_folder(out)
-    module = load_benchmark(benchmark.value, find_folder())
+    module = load_benchmark(benchmark, find_folder(experiments))
     options = _given(path=path, seeds=seeds, slow_seeds=slow_seeds, only=only or None, methods=method or None)
     if unknown := set(options) - set(inspect.signature(module.run).parameters):
         flag = sorted(unknown)[0].replace("methods", "method").replace("_", "-")
-        raise ValueError(f"bench {benchmark.value} takes no --{flag}. Leave it out.")
+        raise ValueError(f"bench {benchmark} takes no --{flag}. Leave it out.")
     folder = module.run(**options, out=out, say=typer.echo)
-    typer.echo(f"see {folder / 'tables.md'} and {folder / f'{benchmark.value}.html'}")
+    typer.echo(f"see {folder / 'tables.md'} and {folder / f'{benchmark}.html'}")
 
 
 def _find_target(text: str, dim: int | None, data: Path | None) -> tuple[Any, str]:
@@ -303,18 +324,28 @@ def _make_objective(name: ObjectiveName | None, k: int | None, alpha: float | No
     return None if name is None else _construct(f"--objective {name}", kinds[name], options)
 
 
-def _make_estimator(name: EstimatorName | None, m: int | None, indices: Indices | None, draws: Draws | None) -> Any:
+def _make_estimator(target: Any, objective: Any, name: EstimatorName | None, options: dict[str, Any]) -> Any:
     import bures
 
-    options = _given(M=m, indices=indices, draws=draws)
-    if name is None and options:
-        name = EstimatorName.price
     kinds = {
         EstimatorName.price: bures.Price,
         EstimatorName.stein: bures.Stein,
         EstimatorName.reparameterised: bures.Reparameterised,
     }
-    return None if name is None else _construct(f"--estimator {name}", kinds[name], options)
+    if name is not None:
+        return _construct(f"--estimator {name}", kinds[name], options)
+    return _change_default(target, objective, options) if options else None
+
+
+def _change_default(target: Any, objective: Any, options: dict[str, Any]) -> Any:
+    """The estimator that bures would choose, with these options changed."""
+    from bures.fitting import default_estimator, default_objective
+
+    default = default_estimator(target, objective or default_objective(target))
+    options = {name: getattr(default, name) for name in inspect.signature(type(default)).parameters} | options
+    several = options["indices"] == "all" and options["draws"] != "sobol"  # what can be blocked in several ways
+    options["permutations"] = max(1, min(options["permutations"], options["M"])) if several else 1
+    return type(default)(**options)
 
 
 def _construct(flag: str, kind: Callable[..., Any], options: dict[str, Any]) -> Any:

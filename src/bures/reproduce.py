@@ -23,6 +23,7 @@ from bures.plot import _styled
 from bures.storage import write_atomically
 
 EXPERIMENTS = ("eggbox", "snr", "convergence", "census", "census-full", "banana", "factorial")
+BENCHMARKS = ("posteriordb", "speed", "cold", "honesty", "families", "ladder", "scale", "models")
 MODES = ("full", "quick")
 MARKS = {True: "✓", False: "✗", None: "–"}
 _VARIABLE = "BURES_EXPERIMENTS"
@@ -53,8 +54,12 @@ def load_protocol(folder: Path) -> Any:
 
 def load_benchmark(name: str, folder: Path) -> Any:
     """A module of `benchmarks`, the folder next to that of the experiments, whose protocol it uses."""
+    benchmarks = folder.parent / "benchmarks"
+    present = [each for each in BENCHMARKS if (benchmarks / f"{each}.py").is_file()]
+    if name not in present:
+        raise ValueError(f"benchmark must be one of {', '.join(present) or 'none'}, in {benchmarks}, but got {name!r}.")
     load_protocol(folder)
-    _mount("benchmarks", folder.parent / "benchmarks")
+    _mount("benchmarks", benchmarks)
     return importlib.import_module(f"benchmarks.{name}")
 
 
