@@ -87,27 +87,32 @@ class _Source:
 
     def log_density(self) -> Any:
         """The log density in JAX; by PyTensor if it cannot be had there."""
-        graph = freeze(self.model.value_vars, [self.model.logp()], self.data)
+        graph = None
         try:
+            graph = freeze(self.model.value_vars, [self.model.logp()], self.data)
             density = _Summed(self, jax.jit(jaxify(graph, self.layout)))
             jax.eval_shape(density, jax.ShapeDtypeStruct(self.start.shape, default_dtype()))
         except _ERRORS as error:
             _check_shapes(self.model, self.layout.point(self.start))  # if the model is at fault it is said here
+            if graph is None:
+                raise
             return HostLogDensity(self._evaluator(graph, error))
         return density
 
     def _evaluator(self, graph: Graph, reason: Exception) -> PyTensorEvaluator:
         """The log density by PyTensor, which has to know its gradient."""
+        ops = _ops_without_jax(graph)
         try:
-            return PyTensorEvaluator(graph, self.layout, self.start, self.explain)
+            evaluator = PyTensorEvaluator(graph, self.layout, self.start, self.explain)
+            _refuse_disconnected(graph, ops)
         except _ERRORS as error:
-            ops = _ops_without_jax(graph)
             fed = [name for name, outputs in self._factors() if ops & _ops(outputs)]
             names = ", ".join(sorted(str(op) for op in ops)) or "An Op"
             raise ValueError(
                 f"{names}, which the log density of {quoted(fed)} uses, has neither a JAX form nor a gradient: {error} "
                 "Give the Op a `pullback` method, or write it with pytensor.tensor."
             ) from reason
+        return evaluator
 
     def _factors(self) -> list[tuple[str, list[Any]]]:
         """The log density of each variable, by name."""
@@ -219,6 +224,20 @@ def _ops_without_jax(graph: Graph) -> set[Any]:
 
     unknown = jax_funcify.dispatch(object)
     return {op for op in _ops(graph.outputs) if jax_funcify.dispatch(type(op)) is unknown}
+
+
+def _refuse_disconnected(graph: Graph, ops: set[Any]) -> None:
+    """An Op that says its output does not depend on a variable, though it does, would have a gradient of zero."""
+    from pytensor.gradient import DisconnectedType
+    from pytensor.graph.traversal import ancestors
+
+    nodes = {variable.owner for variable in ancestors(list(graph.outputs)) if variable.owner is not None}
+    for node in (node for node in nodes if node.op in ops):
+        cotangents = [output.type() for output in node.outputs]
+        terms = node.op.pullback(node.inputs, node.outputs, cotangents)
+        for i, (variable, term) in enumerate(zip(node.inputs, terms, strict=True)):
+            if isinstance(term.type, DisconnectedType) and set(graph.inputs) & set(ancestors([variable])):
+                raise ValueError(f"pullback returned DisconnectedType for input {i}.")
 
 
 def _in_python(model: Any, outputs: Any) -> Any:

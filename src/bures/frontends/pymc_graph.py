@@ -107,10 +107,11 @@ def _constant(data: Any, dtype: Any = None, **options: Any) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """JAX warns of each float64 constant in float32, which the user chose; PyTensor of checks that JAX has none of."""
+    """No warnings of what is meant: float64 constants in float32, checks that JAX leaves out, Ops in plain Python."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Explicitly requested dtype")
         warnings.filterwarnings("ignore", message="Skipping")
+        warnings.filterwarnings("ignore", message="Numba will use object mode")
         yield
 
 
@@ -132,7 +133,8 @@ class HostGraph:
 
         with self._lock:
             if self._function is None:
-                self._function = compile([self._point], self._outputs, on_unused_input="ignore")
+                with _quiet():
+                    self._function = compile([self._point], self._outputs, on_unused_input="ignore")
             return [np.array(value) for value in self._function(point)]
 
 
@@ -142,7 +144,7 @@ def call_on_host(graph: HostGraph, start: np.ndarray) -> Callable[[Float[Array, 
 
     def evaluate(z: np.ndarray) -> list[np.ndarray]:
         rows = [graph(row) for row in points(z)]
-        return [np.stack(parts).reshape(*z.shape[:-1], *np.shape(parts[0])) for parts in zip(*rows, strict=True)]
+        return [np.stack(parts).reshape((*z.shape[:-1], *np.shape(parts[0]))) for parts in zip(*rows, strict=True)]
 
     def of_point(z: Float[Array, " dim"]) -> list[Array]:
         kinds = [z.dtype if x.dtype.kind == "f" else jax.dtypes.canonicalize_dtype(x.dtype) for x in examples]
