@@ -108,9 +108,10 @@ class _Source:
         except _ERRORS as error:
             fed = [name for name, outputs in self._factors() if ops & _ops(outputs)]
             names = ", ".join(sorted(str(op) for op in ops)) or "An Op"
+            detail = str(error).partition("\n")[0].rstrip(".")
             raise ValueError(
-                f"{names}, which the log density of {quoted(fed)} uses, has neither a JAX form nor a gradient: {error} "
-                "Give the Op a `pullback` method, or write it with pytensor.tensor."
+                f"{names}, which the log density of {quoted(fed)} uses, has neither a JAX form nor a gradient: "
+                f"{detail}. Give the Op a `pullback` method, or write it with pytensor.tensor."
             ) from reason
         return evaluator
 

@@ -46,6 +46,10 @@ def from_stan(
         library = compile_program(program, make_args=make_args, stanc_args=stanc_args)
         try:
             model = bridgestan.StanModel(library, read_data(data), seed=seed, warn=False)
+        except OSError as error:
+            raise ValueError(
+                f"The compiled Stan program cannot be loaded: {_reason(error)}. Delete {library} to compile it again."
+            ) from error
         except RuntimeError as error:
             raise ValueError(
                 f"Stan does not accept the data: {_reason(error)}. Compare it with the data block."

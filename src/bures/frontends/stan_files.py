@@ -17,6 +17,13 @@ from bures.frontends.common import import_extra
 
 _INCLUDE = re.compile(r"^\s*#include\s+[<\"]?([^>\"\s]+)[>\"]?\s*$", re.MULTILINE)
 
+_STANC = re.compile(r"\b(?:Syntax|Semantic) error\b|\bIll-typed\b|^Error in '.*\.stan'", re.MULTILINE)
+
+# As shells and make say it: "/bin/sh: 1: g++: not found", "make: g++: No such file or directory".
+_MISSING = re.compile(r"(?:^|: )([\w+./-]+): (?:(?:[Cc]ommand )?not found|No such file or directory)\s*$", re.MULTILINE)
+
+_HEADERS = (".h", ".hpp")  # of the sources, not of the machine
+
 
 def read_data(data: Any) -> str | None:
     """Data as JSON text."""
@@ -36,7 +43,7 @@ def find_library(program: Any, *, make_args: Sequence[str] = (), stanc_args: Seq
     """
     bridgestan = import_extra("bridgestan", "stan")
     text = _read_program(program)  # before BridgeStan is looked for, and perhaps downloaded
-    home = os.path.realpath(bridgestan.compile.get_bridgestan_path())
+    home = os.path.realpath(_find_sources(bridgestan))
     # A library remembers where the libraries are that it was linked with: in BridgeStan's folder, or the environment's.
     parts = [text, *make_args, *stanc_args, bridgestan.__version__, home, sys.prefix]
     return _cache() / f"{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:20]}.so"
@@ -54,10 +61,27 @@ def compile_program(program: Any, *, make_args: Sequence[str] = (), stanc_args: 
             arguments = ["STAN_THREADS=True", *make_args]
             try:
                 made = bridgestan.compile_model(source, make_args=arguments, stanc_args=list(stanc_args))
+            except FileNotFoundError as error:
+                raise _missing_tool(str(error.filename or "make")) from error
             except RuntimeError as error:
-                raise ValueError(f"The Stan program does not compile.\n{_compiler_message(str(error))}") from error
+                raise _failure(str(error)) from error
             os.replace(made, library)  # in one move, so that another process never loads half of it
     return library
+
+
+def _find_sources(bridgestan: Any) -> str:
+    """The folder of BridgeStan's C++ sources, downloaded if need be."""
+    try:
+        home = bridgestan.compile.get_bridgestan_path()
+        bridgestan.compile.verify_bridgestan_path(home)
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise ValueError(
+            f"BridgeStan's C++ sources are missing, and nothing can be compiled without them: {reason}. Set the "
+            "environment variable BRIDGESTAN to the folder that has them, or leave it unset where github.com can be "
+            "reached, and they are downloaded."
+        ) from error
+    return home
 
 
 def _cache() -> Path:
@@ -74,6 +98,28 @@ def _read_program(program: Any) -> str:
     if not path.is_file():
         raise fail("program", "a .stan file that exists", str(program), "Check the path.")
     return _INCLUDE.sub(lambda match: (path.parent / match[1]).read_text(), path.read_text())
+
+
+def _failure(text: str) -> ValueError:
+    """Who is at fault when make fails: the program, a tool that is missing, or the tools that are there."""
+    message = _compiler_message(text)
+    if _STANC.search(message):
+        return ValueError(f"The Stan program does not compile.\n{message}")
+    missing = [tool for tool in _MISSING.findall(text.partition("stderr:\n")[2] or text) if not tool.endswith(_HEADERS)]
+    if missing:
+        return _missing_tool(missing[0])
+    return ValueError(
+        "BridgeStan could not build the Stan program, though there is no error in the program itself. Check the C++ "
+        f"compiler, and BridgeStan with a program of its own. What make said:\n{message or text}"
+    )
+
+
+def _missing_tool(tool: str) -> ValueError:
+    return ValueError(
+        f"Stan programs are compiled, and {tool!r} was not found. Install make and a C++ compiler (Debian, Ubuntu: apt "
+        "install build-essential; macOS: xcode-select --install; Windows: RTools), and see that they are on the PATH; "
+        "stanc comes with BridgeStan's sources."
+    )
 
 
 def _compiler_message(text: str) -> str:
