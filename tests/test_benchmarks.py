@@ -1,7 +1,10 @@
 """The benchmarks: peers that are what they claim to be, cells that are kept, failures that are told."""
 
 import csv
+import math
+import os
 import warnings
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +12,22 @@ import numpy as np
 import pytest
 
 import bures
-from benchmarks import peers, posteriordb as benchmark, speed, speed_alone, speed_cells, speed_page, speed_report
+from benchmarks import (
+    before_after,
+    cold,
+    cold_alone,
+    cold_report,
+    honesty,
+    honesty_targets,
+    large_models,
+    peers,
+    posteriordb as benchmark,
+    speed,
+    speed_alone,
+    speed_cells,
+    speed_page,
+    speed_report,
+)
 from tests.problems import needs_posteriordb
 
 MEAN, PRECISION = np.array([3.0, -1.0]), np.array([4.0, 1.0])
@@ -178,3 +196,261 @@ def test_a_contestant_that_fails_is_a_result(monkeypatch):
 def test_unknown_sections_of_speed_are_refused(tmp_path):
     with pytest.raises(ValueError, match="--only must be one of"):
         speed.run(only=["nonsense"], out=tmp_path)
+
+
+# ---- cold -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_cold_fit_is_measured_in_a_process_of_its_own(tmp_path):
+    said = []
+    options = dict(seeds=1, only=["eggbox"], out=tmp_path, say=said.append, numpyro_steps=20)
+    folder = cold.run(**options)
+    with (folder / "tables.csv").open() as file:
+        rows = {row["contestant"]: row for row in csv.DictReader(file)}
+    ours, theirs = rows["bures"], rows["numpyro"]
+    phases = sum(float(ours[f"{phase} s"]) for phase in cold_report.PHASES)
+    assert phases == pytest.approx(float(ours["total"]), rel=0.01)
+    assert 0 < float(ours["compile s"]) < float(ours["answer"]) < float(ours["total"])
+    assert 0 < int(ours["costly"]) <= int(ours["programs"])
+    assert ours["outcome"] == "CONVERGED" and float(theirs["total"]) > 0
+    told = (folder / "tables.md").read_text()
+    assert "(target)" in told and "seconds to the answer, median" in told
+    assert (folder / "phases.png").is_file() and (folder / "cold.html").is_file()
+    assert len(said) == 8  # two cells, six criteria
+    cold.run(**options)  # nothing is run again
+    assert len(said) == 14
+
+
+def test_cold_tables_judge_and_say_what_is_missing(tmp_path):
+    # Figures made up: what is tested is what the tables make of them.
+    def ours(seconds):
+        phases = {"import": 0.5, "bures": 0.2, "model": 0.1, "fit": seconds, "print": 0.01}
+        own = {"compile": 0.3, "start": 0.1, "steps": 0.1, "judgement": 0.05}
+        programs = [{"name": "target", "seconds": 0.3, "target": True}] + 3 * [
+            {"name": "add", "seconds": 0.01, "target": False}
+        ]
+        compiled = {"model": 0.0, "fit": 0.33, "print": 0.0}
+        facts = {"tracing": 0.1, "lowering": 0.1, "outcome": "CONVERGED", "evaluations": 100}
+        return {"phases": phases, "compile": compiled, "own": own, "programs": programs, **facts}
+
+    theirs = {"phases": {"import": 1.0, "bures": 0.5, "model": 0.1, "fit": 5.0, "print": 0.9}}
+    cells = {("eggbox", "bures"): ours(0.8), ("eggbox", "numpyro"): theirs, ("census9", "bures"): ours(9.0)}
+    cells |= {("census9", "numpyro"): theirs, ("stan", "bures"): {"missing": "BRIDGESTAN is not set"}}
+    results = {
+        f"{model}-{contestant}": {"parameters": dict(model=model, contestant=contestant, turn=0), "result": found}
+        for (model, contestant), found in cells.items()
+    }
+    lines = cold_report.write(results, {"only": ["eggbox", "census9", "stan"]}, tmp_path)
+    assert [line.split()[-1] for line in lines] == ["no", "no", "no", "no", "yes", "yes"]
+    told = (tmp_path / "tables.md").read_text()
+    assert "| stan | BRIDGESTAN is not set |" in told
+    assert (
+        "| eggbox | 0.5 | 0.2 | 0.1 | 0.33 | 0.1 | 0.1 | 0.05 | 0.01 | 0.22 | 1.11 | 1.61 | 7 | 0.23 | 1 | 4 |" in told
+    )
+
+
+def test_programs_that_need_the_target_are_told_from_others():
+    programs = cold_alone.Programs()
+    target = bures.Target(lambda z: -jnp.sum(jnp.cosh(z)), 2)
+    programs.watch(target)
+    jax.jit(jax.vmap(target.log_density))(jnp.ones((3, 2)))
+
+    @jax.jit
+    def another(x):
+        return jnp.sum(jnp.tanh(x) * 1.2345)
+
+    another(jnp.ones(7))
+    found = {each["name"]: each["target"] for each in programs.compiled}
+    assert not found["another"] and sum(found.values()) == 1
+
+
+def test_without_bridgestan_its_row_says_so(monkeypatch):
+    monkeypatch.delenv("BRIDGESTAN", raising=False)
+    assert cold.prepare_stan() == "BRIDGESTAN is not set"
+
+
+# ---- honesty --------------------------------------------------------------------------------------------------------
+
+
+def test_missed_mass_is_what_no_draw_can_be_expected_to_show():
+    assert honesty.missed_mass(np.zeros(10_000), 5e-6) == 0
+    assert honesty.missed_mass(np.r_[np.zeros(6000), np.full(4000, 40.0)], 5e-6) == 0.4
+    rng = np.random.default_rng(0)
+    z = np.where(rng.random(20_000) < 0.3, 10.0, 0.0) + rng.standard_normal(20_000)
+    log_p = np.logaddexp(np.log(0.7) - z**2 / 2, np.log(0.3) - (z - 10) ** 2 / 2)
+    assert honesty.missed_mass(log_p + z**2 / 2, 5e-6) == pytest.approx(0.3, abs=0.01)  # q has one mode
+    log_q = -((z - 3) ** 2) / (2 * 25) - np.log(5)
+    assert honesty.missed_mass(log_p - log_q, 5e-6) < 1e-3  # q has both
+
+
+TELLING = (  # a case of each kind of density
+    *("two modes, d = 2, 5 sd apart, 0.3 light, origin light", "spike, d = 2, sd 0.1, weight 0.7, at 0"),
+    *("ring, d = 3, radius 3, width 0.3, origin its centre", "label switching, d = 4, 8 sd apart, n = 60"),
+    *("t, 3 df, d = 2", "half-normal, d = 2", "Gaussian, d = 3, condition 10, scale 1, 10 sd away"),
+    *("logistic, n = 100, d = 3", "Poisson, n = 100, d = 3", "log gamma 5, d = 2", "Gumbel, d = 2"),
+    "schools, non-centred, 4 groups",
+)
+
+
+@pytest.mark.parametrize("name", TELLING)
+def test_exact_draws_are_those_of_the_density(name):
+    case = honesty_targets.CASES[name].make()
+    z = case.draw(np.random.default_rng(1), 20_000)
+    log_p = np.asarray(jax.jit(jax.vmap(honesty._arrays(case.density)))(jnp.asarray(z))) - case.log_z
+    assert np.all(np.isfinite(log_p))
+    # E_p[φ / p] = 1 for a density φ inside of p: wrong draws, or a wrong constant, give another number.
+    centre, scale = z[np.argmax(log_p)], np.median(np.abs(z - z[np.argmax(log_p)]), axis=0) / 4
+    if name.startswith("half-normal"):
+        centre = centre + 6 * scale
+    log_phi = -np.sum(((z - centre) / scale) ** 2 / 2 + np.log(scale) + math.log(2 * math.pi) / 2, axis=1)
+    ratios = np.exp(log_phi - log_p)
+    error = ratios.std() / math.sqrt(len(z))
+    assert error < 0.2 and abs(ratios.mean() - 1) < 5 * error + 0.01
+
+
+def test_the_list_is_long_enough_and_its_halves_are_fixed():
+    harmless = [name for name, listed in honesty_targets.CASES.items() if listed.harmless]
+    assert len(harmless) >= 60 and len(honesty_targets.CASES) - len(harmless) >= 70
+    halves = {half: honesty.choose([half]) for half in ("dev", "judge")}
+    assert min(map(len, halves.values())) > 60 and not set(halves["dev"]) & set(halves["judge"])
+    assert honesty_targets.half("Cauchy, d = 1") == "judge" and honesty_targets.half("Cauchy, d = 5") == "dev"
+    with pytest.raises(ValueError, match="--only must be dev, judge, a family"):
+        honesty.choose(["nonsense"])
+
+
+def test_verdicts_are_compared_with_the_truth(tmp_path):
+    said = []
+    only = [
+        "two modes, d = 1, 50 sd apart, 0.5 light, origin elsewhere",
+        "Gaussian, d = 1, condition 1, scale 1, 0 sd away",
+    ]
+    options = dict(seeds=1, only=only, out=tmp_path, say=said.append, num_draws=5000, resampled=2000)
+    folder = honesty.run(**options)
+    with (folder / "tables.csv").open() as file:
+        trap, harmless = csv.DictReader(file)
+    assert harmless["right"] == "True" and harmless["comfort"] == "True" and float(harmless["missed"]) < 1e-3
+    assert trap["right"] == "False" and float(trap["missed"]) == pytest.approx(0.5, abs=0.03)
+    assert (folder / "missed.png").is_file() and (folder / "honesty.html").is_file()
+    count = len(said)
+    honesty.run(**options)  # only the criteria are said again
+    assert len(said) == count + 4
+
+
+@pytest.mark.parametrize(
+    ("text", "comfort", "named"),
+    [
+        ("The approximation is close to the target: use its draws.", True, False),
+        ("Usable: take fit.resample draws.", True, False),
+        ("The draws are not usable.", False, False),
+        ("One of several modes, with 30% of the mass.", False, True),
+    ],
+)
+def test_words_of_comfort(text, comfort, named):
+    assert bool(honesty.COMFORT.search(text)) == comfort
+    assert bool(honesty.NAMES_MODES.search(text)) == named
+
+
+# ---- large models ---------------------------------------------------------------------------------------------------
+
+DIMENSIONS = {
+    "surgical": 14,
+    "seeds": 26,
+    "rats": 65,
+    "GLMM_Poisson": 45,
+    "radon_mn_centred": 90,
+    "radon_mn_noncentred": 90,
+    "radon_mn_slopes": 175,
+    "radon_all": 391,
+    "irt_2pl": 144,
+    "lsat": 1006,
+    "uk_drivers": 389,
+    "ovarian": 3075,
+    "hmm_gaussian_simulated": 14,
+    "normal_2": 3,
+    "normal_5": 14,
+    "three_docs1200": 7,
+    "sir": 4,
+    "sir_odeint": 4,
+    "wells": 7,
+    "dogs": 3,
+}
+
+
+@needs_posteriordb
+@pytest.mark.parametrize("name", DIMENSIONS)
+def test_large_models_have_the_gradient_of_their_density(name):
+    target = large_models.MODELS[name](Path(os.environ["BURES_POSTERIORDB"]))
+    assert target.dim == DIMENSIONS[name] == len(target.names)
+    rng, h = np.random.default_rng(0), 1e-5
+    start = np.asarray(target.start())
+    z = start + np.vstack([np.zeros(target.dim), 0.1 * rng.standard_normal((2, target.dim))])
+    direction = rng.standard_normal(z.shape)
+    direction /= np.linalg.norm(direction, axis=1, keepdims=True)
+    points = jnp.asarray(np.concatenate([z, z + h * direction, z - h * direction]))
+    values, scores = large_models.values_and_scores(target)(points)
+    assert np.all(np.isfinite(values)) and np.all(np.isfinite(scores))
+    values = np.asarray(values).reshape(3, -1)
+    # odeint's own error, and rounding of values near a million, limit what differences can tell.
+    scale = np.abs(values[0]) * 1e-10 / h + np.linalg.norm(np.asarray(scores)[:3], axis=1) + 1
+    tolerance = 1e-4 if name == "sir_odeint" else 1e-6
+    error = (values[1] - values[2]) / (2 * h) - np.sum(np.asarray(scores)[:3] * direction, axis=1)
+    assert np.max(np.abs(error) / scale) < tolerance
+
+
+def test_models_of_the_registry_are_those_tested():
+    assert set(large_models.MODELS) == set(DIMENSIONS)
+
+
+@needs_posteriordb
+def test_sums_over_groups_are_those_over_rows():
+    folder = Path(os.environ["BURES_POSTERIORDB"])
+    data = large_models.read_data(folder, "radon_mn")
+    rng = np.random.default_rng(0)
+    county, y = np.asarray(data["county_idx"]) - 1, np.asarray(data["log_radon"])
+    x1, x2 = np.asarray(data["log_uppm"]), np.asarray(data["floor_measure"])
+    a, b, slopes = rng.standard_normal(85), rng.standard_normal(2), rng.standard_normal(85)
+    sums = large_models.GroupSums(county, [y, x1, x2])
+    rows = np.sum((y - a[county] - b[0] * x1 - b[1] * x2) ** 2)
+    np.testing.assert_allclose(sums(jnp.asarray(a), jnp.asarray(b)), rows, rtol=1e-10)
+    rows = np.sum((y - a[county] - slopes[county] * x2) ** 2)
+    found = large_models.SlopeSums(county, y, x2)(jnp.asarray(a), jnp.asarray(slopes))
+    np.testing.assert_allclose(found, rows, rtol=1e-10)
+
+
+# ---- before and after -----------------------------------------------------------------------------------------------
+
+
+def test_two_versions_are_run_in_turn(tmp_path):
+    repository = Path(__file__).parent.parent
+    options = dict(seeds=1, only=["Gaussian, d = 1"], out=tmp_path, num_samples=500, rounds=1)
+    folder = before_after.run(repository, **options)
+    with (folder / "tables.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert float(row["fit_and_print, ratio"]) > 0 and float(row["steps_alone, ratio"]) > 0
+    assert row["elbo, old"] == row["elbo, new"] and float(row["ness, new"]) > 0.9  # the same code, key and noise
+    assert row["evaluations, old"] == row["evaluations, new"]
+    with pytest.raises(ValueError, match="old must be a checkout"):
+        before_after.run(tmp_path)
+
+
+def test_what_got_worse_is_marked():
+    def fits(seconds, ness, elbo):
+        facts = {"evaluations": 100, "steps": 3, "outcome": "CONVERGED", "steps_alone": 0.1}
+        return [{"fit_and_print": seconds, "ness": ness, "elbo": elbo, **facts}] * 3
+
+    def marks(**new):
+        found = {
+            "dim": 2,
+            "old": fits(1.0, 0.9, -3.0),
+            "new": fits(**({"seconds": 1, "ness": 0.9, "elbo": -3.0} | new)),
+        }
+        return before_after.compare("eggbox", found)["marks"]
+
+    assert marks() == ""
+    assert marks(seconds=1.05) == "" and marks(seconds=1.2) == "slower"
+    assert marks(ness=0.8) == "lower nESS" and marks(elbo=-3.1) == "lower ELBO"
+    failed = before_after.compare("eggbox", {"failed": "no such luck"})
+    grid = before_after.table(
+        [failed, before_after.compare("eggbox", {"dim": 2, "old": fits(1, 1, 0), "new": fits(2, 1, 0)})]
+    )
+    assert "2 of 2 worse" in grid.title and "no such luck" in grid.rows[0][1]
