@@ -1,6 +1,8 @@
 """Reference chains: moments within their own Monte Carlo error, and convergence diagnostics with known answers."""
 
 import builtins
+import subprocess
+import sys
 
 import jax.numpy as jnp
 import numpy as np
@@ -154,6 +156,38 @@ def test_too_few_draws_and_stuck_chains_are_nan():
     assert np.isnan(stuck.ess[0])
     assert np.all(np.isnan(stuck.autocorrelation(5)))
     assert "nan" in str(stuck)
+
+
+def test_chains_that_stand_still_in_different_places_do_not_agree():
+    draws = np.broadcast_to(np.arange(4.0)[:, None, None], (4, 100, 1))
+    assert make_chains(draws).rhat[0] > 1e6
+    assert make_chains(draws).ess[0] < 10
+    draws = np.random.default_rng(0).standard_normal((4, 100, 1))
+    draws[0] = 5.0  # one of them only
+    assert make_chains(draws).rhat[0] > 1.5
+
+
+def test_diagnostics_do_not_depend_on_the_unit():
+    draws = autoregressive(0.5, draws=400)
+    chains, small = make_chains(draws), make_chains(3 + 0 * draws)
+    scaled = make_chains(1e-20 * draws)
+    np.testing.assert_allclose(scaled.rhat, chains.rhat, rtol=1e-12)
+    np.testing.assert_allclose(scaled.ess, chains.ess, rtol=1e-12)
+    assert np.isnan(small.ess[0])
+
+
+def test_a_single_chain_is_compared_with_itself():
+    draws = np.random.default_rng(0).standard_normal((1, 1000, 2))
+    draws[0, :, 1] += np.linspace(0, 3, 1000)
+    rhat = make_chains(draws).rhat
+    assert rhat[0] < 1.02
+    assert rhat[1] > 1.1
+    assert np.all(np.isnan(make_chains(draws[:, :5]).rhat))
+
+
+def test_arviz_is_imported_at_first_use():
+    program = "import sys, bures.reference; sys.exit('arviz_stats' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 def test_printed_table():

@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
-from scipy import special, stats
 
 from bures import linalg
 from bures.check import check_floating, check_key, check_positive_integer, check_real, fail
@@ -75,14 +74,24 @@ class Chains:
     def rhat(self) -> Float[np.ndarray, " dim"]:
         """Rank-normalised split R̂ of each coordinate, of location or scale, whichever is worse (Vehtari et al., 2021).
 
-        Near 1 (say below 1.01) where the chains agree. NaN for fewer than four draws.
+        Near 1 (say below 1.01) where the chains agree. NaN for fewer than four draws (eight of a single chain), and
+        where no chain ever moved.
         """
-        return np.array([_rhat(x) for x in self._coordinates()])
+        coordinates = self._coordinates()
+        if self.num_chains == 1:  # its halves are compared as two chains are
+            half = self.num_samples // 2
+            coordinates = np.concatenate(
+                [coordinates[:, :, :half], coordinates[:, :, self.num_samples - half :]], axis=1
+            )
+        return _diagnose("rhat", coordinates, method="rank")
 
     @cached_property
     def ess(self) -> Float[np.ndarray, " dim"]:
-        """How many independent draws would know each coordinate's mean as well; NaN for fewer than four draws."""
-        return np.array([_ess(x) for x in self._coordinates()])
+        """How many independent draws would know each coordinate's mean as well.
+
+        NaN for fewer than four draws, and where no chain ever moved.
+        """
+        return _diagnose("ess", self._coordinates(), method="mean")
 
     def autocorrelation(self, max_lag: int) -> Float[np.ndarray, "chain lag dim"]:
         """Autocorrelation of each chain and coordinate, at lags 0 to `max_lag`."""
@@ -326,51 +335,20 @@ def _check_shape(starts: Array, shape: tuple[int, ...]) -> Array:
     return starts
 
 
-def _halves(x: Float[np.ndarray, "chain draw"]) -> Float[np.ndarray, "twice half"]:
-    """First and last half of each chain as chains of their own, so that a drift counts as disagreement."""
-    half = x.shape[1] // 2
-    return np.concatenate([x[:, :half], x[:, -half:]])
+def _diagnose(name: str, coordinates: Float[np.ndarray, "dim chain draw"], method: str) -> Float[np.ndarray, " dim"]:
+    """A diagnostic of ArviZ for each coordinate; NaN where there is nothing to judge."""
+    from arviz_stats.base.array import array_stats  # takes a second to import
 
-
-def _rhat(x: Float[np.ndarray, "chain draw"]) -> float:
-    if x.shape[1] < _SHORTEST:
-        return math.nan
-    halves = _halves(x)
-    return max(_scale_reduction(_normal_scores(values)) for values in (halves, np.abs(halves - np.median(halves))))
-
-
-def _normal_scores(x: Float[np.ndarray, "chain draw"]) -> Float[np.ndarray, "chain draw"]:
-    """Normal quantiles of the ranks over all chains: tails of any weight become comparable."""
-    ranks = stats.rankdata(x).reshape(x.shape)
-    return special.ndtri((ranks - 3 / 8) / (x.size + 1 / 4))
-
-
-def _scale_reduction(x: Float[np.ndarray, "chain draw"]) -> float:
-    """Gelman and Rubin's √(total variance / variance within chains)."""
-    n = x.shape[1]
-    within = np.mean(np.var(x, axis=1, ddof=1))
-    between = np.var(np.mean(x, axis=1), ddof=1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return float(np.sqrt((n - 1) / n + between / within))
-
-
-def _ess(x: Float[np.ndarray, "chain draw"]) -> float:
-    """Number of draws over the autocorrelation time, summed up to where the noise sets in (Geyer, 1992)."""
-    if x.shape[1] < _SHORTEST:
-        return math.nan
-    halves = _halves(x)
-    n = halves.shape[1]
-    covariance = np.mean(_autocovariance(halves), axis=0)
-    total = covariance[0] + np.var(np.mean(halves, axis=1), ddof=1)
-    if total == 0:
-        return math.nan
-    correlation = 1 - (covariance[0] * n / (n - 1) - covariance) / total
-    correlation[0] = 1
-    # Sums of neighbours are positive and decreasing in any reversible chain: what is not, is noise.
-    pairs = correlation[: n - n % 2].reshape(-1, 2).sum(axis=1)
-    sums = np.minimum.accumulate(pairs) * np.cumprod(pairs > 0)
-    time = -1 + 2 * np.sum(sums)
-    return float(halves.size / max(time, 1 / math.log10(halves.size)))
+    values = np.full(len(coordinates), math.nan)
+    if coordinates.shape[2] < _SHORTEST:
+        return values
+    # In units of the spread: ArviZ takes draws that differ by less than 1e-15 for equal.
+    with np.errstate(divide="ignore", invalid="ignore"):  # of infinite draws, and chains that stand still apart
+        spread = np.ptp(coordinates, axis=(1, 2))
+        moved = (spread > 0) & np.isfinite(spread)
+        centred = coordinates[moved] - np.mean(coordinates[moved], axis=(1, 2), keepdims=True)
+        values[moved] = getattr(array_stats, name)(centred / spread[moved, None, None], method=method)
+    return values
 
 
 def _autocovariance(x: Float[np.ndarray, "chain draw"]) -> Float[np.ndarray, "chain draw"]:
