@@ -8,11 +8,13 @@ that compile. One cell a target, kept by the protocol of the experiments. Exit s
 """
 
 import argparse
+import contextlib
 import csv
 import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -48,25 +50,32 @@ class Worker:
         environment = {name: x for name, x in os.environ.items() if not name.startswith("JAX_COMPILATION_CACHE")}
         environment["PYTHONPATH"] = os.pathsep.join([str(source), str(here)])
         command = [sys.executable, "-W", "ignore", "-m", "benchmarks.side"]
-        pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by `end`; a full pipe would block the worker
+        pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors)
         self.process = subprocess.Popen(command, env=environment, cwd=here, text=True, **pipes)
 
     def ask(self, do: str, **options: Any) -> dict[str, Any]:
-        assert self.process.stdin is not None and self.process.stdout is not None and self.process.stderr is not None
+        assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.write(json.dumps({"do": do, **options}) + "\n")
         self.process.stdin.flush()
         answer = self.process.stdout.readline()
         if not answer:
-            raise RuntimeError(f"{do} failed in its own process: {self.process.stderr.read()[-1000:]}")
+            self.errors.seek(0)
+            raise RuntimeError(f"{do} failed in its own process: {self.errors.read()[-1000:]}")
         return json.loads(answer)
 
     def end(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
+        """Without commands it ends by itself; one that is still busy after an error is stopped."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
         try:
             self.process.wait(timeout=10)
         except subprocess.TimeoutExpired:
             self.process.kill()
+            self.process.wait()
+        self.process.stdout.close()
+        self.errors.close()
 
 
 class Benchmark:
