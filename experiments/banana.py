@@ -4,7 +4,7 @@ The paper gives b = 0.03 and leaves the rest open. Chosen here: d = 2, K = 10, M
 starts, Σ₀ = 5I (as in the paper's other experiments) and Σ₀ = diag(100, 1) (the covariance before it is bent).
 
 The step size of each method and start is that of its grid with the highest mean final bound over three held-out seeds
-(`resolve`), the paper's rule for the eggbox. In quick runs, which have no selection cells, `STEP_SIZES` stand in.
+(`resolve`), the paper's rule for the eggbox. Quick runs have no selection cells and use `STEP_SIZES`.
 """
 
 import functools
@@ -49,7 +49,7 @@ GRIDS = {
     "BW-VR-IWAE, α = 0.1": (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0),
     "BW-VR-IWAE, α = 0.9": (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0),
 }
-STEP_SIZES = {  # where no selection tells: those that the full protocol selects from Σ₀ = 5I
+STEP_SIZES = {  # used without selection: those that the full protocol selects from Σ₀ = 5I
     "BW-IW-ELBO": 2.0,
     "FB-GVI": 0.05,
     "Euclidean IW-ELBO": 0.05,
@@ -265,7 +265,7 @@ def _elbo_optimum() -> float:
 
 
 def _optimum(results: Results, settings: dict, method: str) -> np.ndarray:
-    """The variances at the maximum of a method's bound: two numbers that are not numbers where none was sought."""
+    """The variances at the maximum of a method's bound: NaN where it was not computed."""
     if not method.startswith("BW-VR") and not method.endswith("IW-ELBO"):
         return np.array([_elbo_optimum(), 1.0])
     found = _collect(results, kind="optimum", K=settings["K"], alpha=VR.get(method, 0.0))

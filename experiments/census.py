@@ -112,7 +112,7 @@ def run_method(target: bures.Target, parameters: dict, exact: bures.Target | Non
     init = bures.Gaussian.from_moments(jnp.zeros(target.dim), 5 * jnp.eye(target.dim))
     key = jax.random.key(parameters["seed"])
     fit = bures.fit(target, key=key, init=init, num_steps=parameters["num_steps"], progress=False, **method)
-    # Its own constant: the diagnostics never see the keys of the steps.
+    # A constant of its own, so that the diagnostics share no key with the steps.
     key_diagnostics = jax.random.fold_in(key, 2**31 - 1)
     q, trace = fit.approximation, fit.trace
     quality = bures.diagnostics.diagnose(key_diagnostics, q, exact or target, num_samples=10_000, K=parameters["K"])
@@ -266,7 +266,7 @@ def _quality_rows(results: Results, full: bool) -> list[Row]:
 
 
 def explain(found: np.ndarray, paper: float, cause: str = "other covariates, same step size") -> str:
-    """What may lie behind seeds that disagree with the paper's figure."""
+    """A possible reason for seeds that disagree with the paper's figure."""
     among = "among them" if found.min() <= paper <= found.max() else "not among them"
     return f"seeds from {fixed(found.min())} to {fixed(found.max())}, the paper's mean {among}; {cause}"
 

@@ -2,7 +2,7 @@
 
 The paper's recipe (one-hot, z-scores, column-pivoted QR with the intercept kept) leads to d = 96 as the paper says, but
 not to its condition numbers: categories of a few rows leave posterior standard deviations up to 1.0 (paper: 0.0645).
-The `"regular"` design takes the rest of the rule from the figures to be met:
+The `"regular"` design completes the rule so that it meets the paper's figures:
 
 - a category with fewer than `RARE` rows of either label joins the most frequent category of its attribute (three do:
   Preschool, the outlying US territories, and Holland, which has a single row);
@@ -54,8 +54,8 @@ STEP_SIZES = {"BW-IW-ELBO": 1e-3, "FB-GVI": 5e-5, "Euclidean IW-ELBO": 1e-2, "Eu
 DESIGNS = ("regular", "literal")
 RARE = 2
 TOLERANCE = 0.3
-FEW = 3  # seeds from which on a spread is compared
-COLLAPSED = 1e-20  # a smallest eigenvalue of the covariance below it is no approximation of anything
+FEW = 3  # spreads of fewer seeds than this are not compared
+COLLAPSED = 1e-20  # a covariance with a smallest eigenvalue below this has collapsed
 MEASURES = ("ELBO", "nESS", "KL(p‖q)")
 # Table 6: mean and spread over 10 seeds, in the order of MEASURES, nESS in percent.
 PAPER = {
@@ -143,7 +143,8 @@ def _regular(table: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, tupl
     }
     for name in attributes:
         columns |= _one_hot(name, table[name], table[f"{name}_categories"], y)
-    columns = {name: column for name, column in columns.items() if np.ptp(column) > 0}  # a small subsample has others
+    # Columns of a small subsample may be constant.
+    columns = {name: column for name, column in columns.items() if np.ptp(column) > 0}
     names, X = tuple(columns), np.stack(list(columns.values()), axis=1)
     X = (X - X.mean(axis=0)) / X.std(axis=0)
     # z-scored columns are orthogonal to the intercept already: keeping it costs nothing.

@@ -1,7 +1,7 @@
 """Convergence (Tables 4 and 9, Figures 3, 4 and 7): how soon do BW-IW-ELBO and Euclidean IW-ELBO reach one threshold?
 
-Step sizes are chosen by the paper's rule from the selection cells (`resolve`); where there are none, or for a runner
-that does not ask, `STEP_SIZES` stand in. The tables say which step each run took and which one the rule chooses.
+Step sizes are chosen by the paper's rule from the selection cells (`resolve`). Without such cells, or if `resolve` is
+not called, those of `STEP_SIZES` are used. The tables say which step each run took and which one the rule chooses.
 """
 
 import time
@@ -46,7 +46,7 @@ PAPER_STEP_SIZES = {
     BW_IW: {10: 0.1, 50: 1.0, 100: 2.0, 200: 4.0},
     EUCLIDEAN_IW: {10: 0.05, 50: 0.02, 100: 0.02, 200: 0.01},
 }
-# Where no selection tells: the paper's, but for one that is not viable on this data set (0.65 nats below the best).
+# Used without selection: the paper's, except one that is not viable on this data set (0.65 nats below the best).
 STEP_SIZES = PAPER_STEP_SIZES | {EUCLIDEAN_IW: PAPER_STEP_SIZES[EUCLIDEAN_IW] | {10: 0.02}}
 _CAPACITY = 3000  # steps of the longest run: one compiled program serves every length up to it
 BELOW = 1.0  # nats below the best that count as arrived
@@ -84,7 +84,7 @@ def settings(quick: bool, seeds: int | None) -> dict:
         "selection_seeds": [9001, 9002, 9003],
         "grids": GRIDS,
         "double": 10,
-        "published": [[50, BW_IW]],  # where the rule chooses a longer step than the paper's, and the order turns
+        "published": [[50, BW_IW]],  # a longer step than the paper's is chosen, which reverses the order
         "repeats": 5,
     }
     return frozen | own | {"seeds": seeds or 10}
@@ -164,7 +164,7 @@ def start(dim: int, dtype: Any, mean: Any = 0.0) -> bures.Gaussian:
 
 
 class Run(eqx.Module):
-    """Every iterate's evaluation (not a number after a step that failed), and what else the run left behind."""
+    """Every iterate's evaluation (not a number after a step that failed), and the other results of the run."""
 
     progress: jax.Array  # (num_steps,)
     clipped: jax.Array  # (num_steps,)
@@ -271,7 +271,7 @@ def run(parameters: dict) -> dict:
 
 
 def pack(progress: Any) -> str:
-    """One line of numbers: what a table of 3000 rows would bury."""
+    """One line of numbers in the place of a table of 3000 rows."""
     return " ".join(f"{value:.3f}" for value in np.asarray(progress, np.float64))
 
 
@@ -398,7 +398,7 @@ def _main_table(results: Results, settings: dict) -> Table:
 
 
 def _explain(results: Results, K: int, method: str) -> str:
-    """What may lie behind counts that disagree."""
+    """A possible reason for counts that disagree."""
     used, paper = _evaluated(results, K, method), PAPER_STEP_SIZES[method][K]
     step = f"the paper's step size, {used:g}" if used == paper else f"step size {used:g}, the paper's is {paper:g}"
     return f"other data than the paper's; {step}"

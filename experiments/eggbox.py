@@ -50,7 +50,7 @@ def run(parameters: dict) -> dict:
     init = bures.Gaussian.from_moments(jnp.array([6.0, 12.0]), 5 * jnp.eye(2))
     key = jax.random.key(parameters["seed"])
     fit = bures.fit(target, key=key, init=init, num_steps=parameters["num_steps"], progress=False, **method)
-    # Its own constant: the diagnostics never see the keys of the steps.
+    # A constant of its own, so that the diagnostics share no key with the steps.
     key_kl, key_bound = jax.random.split(jax.random.fold_in(key, 2**31 - 1))
     diagnostics = fit.diagnose(key_bound, 50_000, K=parameters["K"])
     mean_error, covariance_error = moment_errors(fit.approximation, target.mean, target.covariance)
@@ -96,7 +96,7 @@ def tables(results: Results, settings: dict) -> list[Table]:
 
 
 def _explain(results: Results, method: str, measure: str) -> str:
-    """What lies behind a mean that disagrees: the seeds, the last of which may carry it, and the other estimator."""
+    """Why a mean may disagree: its values by seed, one of which may dominate, and those of the other estimator."""
     values = np.sort(_values(results, method, measure))
     text = f"median {np.median(values):.2f}, seeds from {values[0]:.2f} to {values[-1]:.2f}"
     if values.size > 2:

@@ -10,7 +10,7 @@ An experiment is a module with
     tables(results, settings)     [Table]: paper | measured | agrees?
     resolve(parameters, results)  optional: parameters with what a cell takes from earlier ones filled in
     plot(results, settings)       {name: matplotlib Figure}, drawn from the results alone
-    reading(results, settings)    an honest sentence or two
+    reading(results, settings)    a sentence or two on what the results say
 
 Results live in OUT/<experiment>/<mode>/<cell id>.json, one atomic file a cell with its settings, seed, commit,
 versions and machine, so that a killed run resumes where it was and redrawing needs no rerun.
@@ -61,12 +61,12 @@ class Table:
 
 
 def fixed(value: float, digits: int = 2) -> str:
-    """A number with so many decimals; one too long for that, as of a fit that collapsed, as a power of ten."""
+    """A number with this many decimals; a very large one, as of a fit that collapsed, in scientific notation."""
     return f"{value:.{digits}f}" if abs(value) < 1e6 else f"{value:.1e}"
 
 
 def mean_and_spread(values: Any, digits: int = 2) -> str:
-    """`mean ± standard deviation` over seeds; of one seed, its value."""
+    """`mean ± standard deviation` over seeds; for one seed, its value."""
     values = np.asarray(values, np.float64)
     spread = f" ± {fixed(values.std(ddof=1), digits)}" if values.size > 1 else ""
     return f"{fixed(values.mean(), digits)}{spread}"
@@ -106,7 +106,7 @@ def provenance() -> dict[str, Any]:
     }
 
 
-@functools.cache  # of the code that was loaded, not of what has been committed since
+@functools.cache  # as it was when the code was loaded, not after later commits
 def _git(*arguments: str) -> str:
     root = Path(__file__).parent.parent
     try:
@@ -220,7 +220,7 @@ def raise_interrupts() -> Iterator[None]:
 
 
 def read_cells(module: Any, store: Store, settings: Any) -> Results:
-    """The kept results, those cells left out that have not been run."""
+    """The kept results; cells that have not been run are left out."""
     kept = {}
     for cell, parameters in _cells(module, settings).items():
         parameters = _resolved(module, parameters, kept)
@@ -236,7 +236,7 @@ def _resolved(module: Any, parameters: Any, results: Results) -> Any:
 
 
 def _cells(module: Any, settings: Any) -> dict[str, Any]:
-    """The cells with parameters that are the same whether fresh or read back."""
+    """The cells, their parameters as they are when read back from a file."""
     return json.loads(json.dumps(module.cells(settings)))
 
 
@@ -283,7 +283,7 @@ def selection_finals(results: Results, **wanted: Any) -> dict[float, list[float 
 
 
 def all_selected(finals: Mapping[float, list], expected: int) -> bool:
-    """Whether all of the selection cells are there: a part of them chooses nothing."""
+    """Whether all of the selection cells are there; an incomplete set chooses no step."""
     return sum(map(len, finals.values())) == expected > 0
 
 

@@ -2,8 +2,8 @@
 
     python scripts/kill_and_resume.py [--kills 20] [--seed 0] [EXPERIMENT ...]     default: eggbox banana
 
-A kill comes at any moment after the start, or shortly after a new cell was kept, so that runs make headway between
-kills whatever the load. A run that ends first is compared at once, its results thrown away, the next begins afresh.
+A kill comes at any moment after the start, or shortly after a new cell was kept, so that runs make progress between
+kills on a busy machine, too. A run that ends before it is killed is compared at once and deleted.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def cells(out: Path) -> int:
 
 
 def wait_a_while(process: subprocess.Popen, out: Path, generator: random.Random) -> None:
-    """Into the start-up, one time in four; else until the run has kept another cell, and a random moment more."""
+    """One time in four, a moment of the start-up; else until another cell has been kept, and a random moment more."""
     before = cells(out)
     if generator.random() < 0.25:
         time.sleep(generator.uniform(0, 10))

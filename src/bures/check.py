@@ -1,4 +1,4 @@
-"""Checks of what users hand in: every message names the argument, what came, and the remedy.
+"""Checks of what users pass: every message names the argument, what came, and the remedy.
 
 Values are checked only when they are concrete, so the same constructors work under `jit` and `vmap`.
 """
@@ -19,7 +19,7 @@ def is_traced(*trees: Any) -> bool:
 
 
 def fail(argument: str, wanted: str, received: Any, remedy: str) -> ValueError:
-    """The one form of our errors."""
+    """An error in the form that all of ours have."""
     return ValueError(f"{argument} must be {wanted}, but got {describe(received)}. {remedy}")
 
 

@@ -155,7 +155,7 @@ def reproduce(
 ) -> None:
     """Run the paper's experiments and compare with its figures.
 
-    Results are kept cell by cell: a run that was stopped, however rudely, goes on where it was, and a second run only
+    Results are kept cell by cell: a run that was stopped or killed continues where it was, and a second run only
     redraws. Tables and figures are in OUT/EXPERIMENT/full or quick; `bures report OUT` puts them on one page.
     """
     import jax
@@ -178,7 +178,7 @@ def report(
 ) -> None:
     """Write DIR/report.html: every experiment's question, settings, tables, figures and reading on one page.
 
-    Of a run that is not done yet, it shows what there is, and writes it as tables and figures too.
+    A run that is not finished is shown as far as it got; its tables and figures are written as well.
     """
     import jax
 
@@ -263,7 +263,7 @@ def _find_target(text: str, dim: int | None, data: Path | None) -> tuple[Any, st
 
 
 def _as_target(found: Any, text: str, dim: int | None, data: Path | None) -> Any:
-    """A Target from what a Python file holds; which library a model is of shows in what the file imported."""
+    """A Target from an object of a Python file; a model's library is known by what the file imported."""
     import bures
 
     is_pymc = "pymc" in sys.modules and isinstance(found, sys.modules["pymc"].Model)
@@ -349,7 +349,7 @@ def _change_default(target: Any, objective: Any, options: dict[str, Any]) -> Any
 
 
 def _construct(flag: str, kind: Callable[..., Any], options: dict[str, Any]) -> Any:
-    """Call a constructor, with an error that speaks of flags if an option does not fit it or is missing."""
+    """Call a constructor; the error for an option that is unknown or missing names its flag."""
     parameters = inspect.signature(kind).parameters
     if unknown := set(options) - set(parameters):
         raise ValueError(f"{flag} takes no --{sorted(unknown)[0]}. Leave it out.")
@@ -391,7 +391,7 @@ def _make_start(mean: str | None, variance: float) -> Any:
 
 
 def _check_folder(folder: Path) -> None:
-    """See that results can be written before any work is done."""
+    """Check that results can be written, before any work is done."""
     from bures.storage import write_atomically
 
     try:
@@ -427,7 +427,7 @@ def _report(result: Any, name: str, seed: int, num_samples: int, out: Path) -> N
 
 
 def main() -> None:
-    """Run the command line; what the user got wrong is one line and exit status 2."""
+    """Run the command line; a user's mistake gives one line and exit status 2."""
     try:
         app()
     except (ValueError, OSError, ImportError) as error:

@@ -1,4 +1,4 @@
-"""Reference posteriors by MCMC, to hold an approximation against: a target and starts in, `Chains` out.
+"""Reference posteriors by MCMC, to compare an approximation with: a target and starts in, `Chains` out.
 
 The samplers are BlackJAX's (the extra `bures[mcmc]`), compiled and run with all chains side by side.
 """
@@ -87,7 +87,7 @@ class Chains:
 
     @cached_property
     def ess(self) -> Float[np.ndarray, " dim"]:
-        """How many independent draws would know each coordinate's mean as well.
+        """Effective sample size: so many independent draws would give each coordinate's mean with the same error.
 
         NaN for fewer than four draws, and where no chain ever moved.
         """
@@ -246,8 +246,8 @@ def _nuts(
 ) -> tuple[Float[Array, "chain draw dim"], Float[Array, "chain draw"], Bool[Array, "chain draw"]]:
     blackjax = _import_blackjax()
 
-    # Whitening by the frame and adapting a diagonal there amounts to a dense mass matrix, whose factorisation at
-    # every step of every chain it avoids.
+    # Whitening by the frame and adapting a diagonal mass matrix there acts like a dense mass matrix, without
+    # factorising one at every step of every chain.
     def log_density(u: Float[Array, " dim"]) -> Float[Array, ""]:
         return target.log_density(frame.push(u)).astype(u.dtype)
 

@@ -85,7 +85,7 @@ ul { padding-left: 1.2rem; margin: .2rem 0 .8rem; } li { margin: .15rem 0; }
 def write_report(out: Path, *, experiments: Path | None = None) -> Path:
     """Write `out/report.html` from the cells kept in `out`: full results where there are any, else quick ones.
 
-    Tables and figures of runs that have not come to their end yet are written too, as far as they go.
+    Tables and figures of runs that are not finished are written as well, as far as they got.
     """
     if not out.is_dir():
         raise ValueError(f"DIR must be a folder of results, but {str(out)!r} is none. Run `bures reproduce` first.")
@@ -233,7 +233,7 @@ def _figure(name: str, content: bytes, each: Shown) -> str:
 
 
 def figure_of(caption: str, content: bytes, description: str = "") -> str:
-    """A PNG with its caption, held in the page itself."""
+    """A PNG with its caption, embedded in the page."""
     data = base64.b64encode(content).decode()
     return (
         f'<figure><div class="box"><img alt="{_text(description or caption)}" '

@@ -146,7 +146,7 @@ def run_experiment(name: str, module: Any, settings: dict[str, Any], mode: str, 
     protocol = importlib.import_module("experiments.protocol")
     store = protocol.Store(out, name, mode)
     store.folder.mkdir(parents=True, exist_ok=True)
-    settings = json.loads(json.dumps(settings))  # the same whether fresh or read back
+    settings = json.loads(json.dumps(settings))  # as they are when read back
     if taken := set(module.cells(settings)) & set(_RESERVED):
         raise ValueError(f"The experiment {name} has a cell named {taken.pop()!r}, which is the name of another file.")
     with _alone_in(store.folder), _progress_bar(name) as report:
@@ -203,9 +203,9 @@ def _present(module: Any, results: Any, settings: Any) -> tuple[list[Any], dict[
 
 
 def _attempt(module: Any, results: Any, settings: Any) -> tuple[list[Any], dict[str, bytes], str]:
-    """The same from a part of the cells, which may not be enough: then less is shown, and that is no failure."""
+    """The same from an incomplete set of cells; where they are not enough, less is shown, without an error."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # means of nothing
+        warnings.simplefilter("ignore")  # means of empty arrays
         try:
             return _present(module, results, settings)
         except Exception:
@@ -220,7 +220,7 @@ def _png(figure: Any) -> bytes:
 
 
 def write_tables(shown: Shown) -> None:
-    """Tables and figures, next to the cells they are made of."""
+    """Write tables and figures next to the cells they are made from."""
     write_atomically(shown.folder / "tables.md", _markdown(shown).encode())
     write_atomically(shown.folder / "tables.csv", comma_separated(shown.tables).encode())
     for name, content in shown.figures.items():
@@ -242,7 +242,7 @@ def _markdown(shown: Shown) -> str:
 
 
 def comma_separated(tables: list[Any], expected: str = "paper", verdict: str = "agrees") -> str:
-    """The rows of all tables; `expected` and `verdict` head the columns of what was to be met and whether it was."""
+    """The rows of all tables; `expected` and `verdict` are headings: what was to be met, and whether it was."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(("table", "row", expected, "measured", verdict, "note"))
@@ -258,7 +258,7 @@ def comma_separated(tables: list[Any], expected: str = "paper", verdict: str = "
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Hold the folder for this process; the operating system lets go of it however the process ends."""
+    """Lock the folder for this process; the operating system releases the lock however the process ends."""
     try:
         import fcntl
     except ImportError:  # Windows: two runs at once would only do some work twice
@@ -278,7 +278,7 @@ def _alone_in(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _progress_bar(name: str) -> Iterator[Callable[[int, int, str], None]]:
-    """A bar on standard error with the cell at work and the time left; plain lines, now and then, to a file."""
+    """A progress bar on standard error, with the current cell and the time left; in a file, a plain line at times."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -3,7 +3,7 @@
 A file is a line that names the format and its version, a line with the SHA-256 of the rest, and a NumPy archive of
 arrays with a JSON description. Writing goes through a temporary file in the same folder, then one rename.
 
-The log density itself is not saved, only its values at a few points, by which `load` knows it again.
+The log density itself is not saved, only its values at a few points, by which `load` recognises it.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ _PARTS = ("objective", "estimator", "geometry")
 
 
 _NUM_PROBES = 16
-_NAMED = 10_000  # coordinates: of more, the names are not worth their space
+_NAMED = 10_000  # coordinates; of more than these the names are not saved
 
 
 def save(fit: Fit, path: Any) -> None:
@@ -53,7 +53,7 @@ def save(fit: Fit, path: Any) -> None:
 
 
 def _description(fit: Fit) -> dict[str, Any]:
-    """What is not an array, as JSON has it."""
+    """Everything that is not an array, for JSON."""
     return {
         "dim": fit.target.dim,
         "names": fit.target.names if fit.target.dim <= _NAMED else None,
@@ -81,7 +81,7 @@ def _arrays(fit: Fit) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A number of NumPy or JAX as one of Python, for JSON."""
+    """A NumPy or JAX number as a Python number, for JSON."""
     if isinstance(value, np.generic | np.ndarray | jax.Array) and np.ndim(value) == 0:
         return np.asarray(value).item()
     raise TypeError(f"A fit cannot be saved with {value!r} in its method: it is not a number, a string or a list.")
@@ -186,7 +186,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         raise ValueError(f"{str(path)!r} cannot be read as a saved fit: {error}.") from error
 
 
-# ---- Knowing a target again -----------------------------------------------------------------------------------------
+# ---- Recognising a target -------------------------------------------------------------------------------------------
 
 
 def _probes(q: Gaussian) -> np.ndarray:

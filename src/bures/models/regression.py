@@ -14,7 +14,7 @@ from bures.check import as_array, check_floating, check_real, default_dtype, fai
 from bures.target import Target, map_in_blocks, sum_in_blocks
 
 _POINTS, _ROWS = 512, 1024  # of a regression, in a block
-_LANES = 8  # points in a vector of the processor: what a block has beyond a multiple is computed one by one
+_LANES = 8  # points in one vector of the processor; those beyond a multiple of it are computed one by one
 _GROUP = 8  # rows that share a logarithm
 
 
@@ -25,7 +25,7 @@ def softplus(x: Float[Array, "*n"]) -> Float[Array, "*n"]:
 
 
 def _sigmoid(x: Float[Array, "*n"]) -> Float[Array, "*n"]:
-    # From the same exponential as the softplus, which the compiler then takes once.
+    # By the same exponential as the softplus, so that the compiler computes it once.
     small = jnp.exp(-jnp.abs(x))
     return jnp.where(x > 0, 1, small) / (1 + small)
 
@@ -100,14 +100,14 @@ class _LogisticRegression(eqx.Module):
         return -sum_in_blocks(block, weights, z, _POINTS, _LANES) - prior
 
     def _apart_from_loss(self, z: Float[Array, " dim"]) -> Float[Array, ""]:
-        """The part of the labels, and the log prior."""
+        """The term of the labels in the log likelihood, and the log prior."""
         prior = -jnp.sum(z**2) / (2 * self.prior_variance) - z.size * jnp.log(2 * jnp.pi * self.prior_variance) / 2
         return self.counts @ z.astype(self.X.dtype).astype(z.dtype) + prior
 
     def _sum_over_rows(
         self, function: Callable[[Array, Array, int], Any], z: Float[Array, "points dim"], arrays: int
     ) -> Any:
-        """The sum of `function(X, repeats, group)` over blocks of rows whose `arrays` go into the cache."""
+        """The sum of `function(X, repeats, group)` over blocks of rows whose `arrays` fit into the cache."""
 
         def add(total, X, repeats, group):
             return jax.tree.map(lambda x, part: x + part.astype(z.dtype), total, function(X, repeats, group))
@@ -130,7 +130,7 @@ class _LogisticRegression(eqx.Module):
 
 
 def _losses(x: Float[Array, "rows points"], repeats: Float[Array, " rows"], group: int) -> Float[Array, " points"]:
-    """Σ repeats · log(1 + eˣ) over the rows, a logarithm for each `group`: its factors, all in (1, 2], are few."""
+    """Σ repeats · log(1 + eˣ) over the rows, with one logarithm, that of a product in (1, 2^group], for each group."""
     x = x.reshape(-1, group, x.shape[1])
     product, positive = _product_and_sum(1 + jnp.exp(-jnp.abs(x)), jnp.maximum(x, 0))
     return jnp.sum((jnp.log(product) + positive) * repeats[::group, None], axis=0)
@@ -153,15 +153,15 @@ def _product_and_sum_jvp(primals, tangents):
 
 
 def _distinct_rows(X: Float[Array, "n dim"]) -> tuple[Array, Array, int]:
-    """The distinct rows of a design, how often each occurs, and how many of the first form groups that occur alike.
+    """The distinct rows of a design, how often each occurs, and how many of the first form groups of equal counts.
 
-    All rows, if few are repeated or they are far away.
+    All rows are kept if few are repeated, or if they are spread over several devices.
     """
     every = X, as_array(np.ones(X.shape[0], X.dtype)), X.shape[0] // _GROUP * _GROUP
     if is_traced(X) or len(X.devices()) > 1:
         return every
     host = np.asarray(X)
-    # One number for each row, the same for the same row, tells quickly whether to look further.
+    # Equal rows have equal projections on a random vector: a quick way to see whether rows repeat.
     digest = np.sum(host * np.random.default_rng(0).standard_normal(host.shape[1]), axis=1)
     if np.unique(digest).size > 0.9 * host.shape[0]:
         return every

@@ -79,7 +79,7 @@ def gaussian(dim: int, *, condition_number: float = 1.0, scale: float = 1.0, see
 
 
 class _Rotated(eqx.Module):
-    """N(0, R diag(deviations²) Rᵀ), evaluated in its eigenbasis so that its accuracy does not feel its condition."""
+    """N(0, R diag(deviations²) Rᵀ), evaluated in its eigenbasis, so that a large condition number costs no accuracy."""
 
     rotation: Float[Array, "dim dim"]
     deviations: Float[Array, " dim"]

@@ -70,7 +70,7 @@ class CenteredSchools(Density):
 
 
 class NoncenteredSchools(Density):
-    """The same with θ = μ + τ θ̃, which takes the funnel away."""
+    """The same with θ = μ + τ θ̃, which removes the funnel."""
 
     y: Float[Array, " schools"]
     sigma: Float[Array, " schools"]
@@ -122,7 +122,7 @@ class PoissonProcess(Density):
 def _by_jacobians(function: Any, order: int) -> Any:
     """A function (p, x) of a short vector p whose derivatives in p are contractions of its Jacobians.
 
-    They are then computed once, however many tangents a Hessian of something longer sends through.
+    The Jacobians are then computed once, however many tangents the Hessian of a larger function needs.
     """
     if order == 0:
         return function

@@ -83,7 +83,7 @@ class Posterior:
 
 
 def names() -> tuple[str, ...]:
-    """The posteriors there are."""
+    """The names of the posteriors."""
     return tuple(BUILDERS)
 
 

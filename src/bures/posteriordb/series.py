@@ -106,7 +106,7 @@ def _log_chain(emission: Any, observations: Any, first: Float[Array, " 2"], seco
 class PredatorAndPrey(Density):
     """Lotka and Volterra's hares and lynxes, seen each year with lognormal errors."""
 
-    y: Float[Array, "years 2"]  # that of time 0 first
+    y: Float[Array, "years 2"]  # the first row is that of time 0
 
     def variables(self) -> dict[str, Any]:
         return {"theta": (Positive(), (4,)), "z_init": (Positive(), (2,)), "sigma": (Positive(), (2,))}
