@@ -317,40 +317,47 @@ def _dogs(data: dict) -> Named:
     return Logistic(float_array(X), float_array(y.ravel()), 100.0)
 
 
-def _model(data_name: str, build: Callable[[dict], Named], initial_point: Any = None) -> Callable[[Path], bures.Target]:
-    def make(folder: Path) -> bures.Target:
-        density = build(read_data(folder, data_name))
-        return bures.Target.from_variables(density, density.variables(), initial_point=initial_point)
-
-    return make
-
-
 # Near the published rates. At the origin, a unit rate each, the epidemic is over in days: all that is left are rounding
 # errors of the number of susceptibles, and no derivative means anything.
 _OUTBREAK = np.log([0.5, 0.25, 10.0, 0.33])
 
-MODELS: dict[str, Callable[[Path], bures.Target]] = {
-    "surgical": _model("surgical_data", _surgical),
-    "seeds": _model("seeds_data", _seeds),
-    "rats": _model("rats_data", _rats),
-    "GLMM_Poisson": _model("GLMM_Poisson_data", _counts),
-    "radon_mn_centred": _model("radon_mn", functools.partial(_radon, centred=True)),
-    "radon_mn_noncentred": _model("radon_mn", functools.partial(_radon, centred=False)),
-    "radon_mn_slopes": _model("radon_mn", _radon_slopes),
-    "radon_all": _model("radon_all", functools.partial(_radon, centred=True)),
-    "irt_2pl": _model("irt_2pl", lambda data: ItemResponse(float_array(data["y"]))),
-    "lsat": _model("lsat_data", _school_test),
-    "uk_drivers": _model("uk_drivers", large_series.drivers),
-    "ovarian": _model("ovarian", _horseshoe),
-    "hmm_gaussian_simulated": _model("hmm_gaussian_simulated", large_series.chain),
-    "normal_2": _model("normal_2", large_series.two_normals),
-    "normal_5": _model("normal_5", large_series.five_normals),
-    "three_docs1200": _model("three_docs1200", large_series.documents),
-    "sir": _model("sir", large_series.cholera, _OUTBREAK),
-    "sir_odeint": _model("sir", large_series.cholera_adaptive, _OUTBREAK),
-    "wells": _model("wells_data", _wells),
-    "dogs": _model("dogs", _dogs),
+BUILDERS: dict[str, tuple[str, Callable[[dict], Named]]] = {  # the data, and the density from them
+    "surgical": ("surgical_data", _surgical),
+    "seeds": ("seeds_data", _seeds),
+    "rats": ("rats_data", _rats),
+    "GLMM_Poisson": ("GLMM_Poisson_data", _counts),
+    "radon_mn_centred": ("radon_mn", functools.partial(_radon, centred=True)),
+    "radon_mn_noncentred": ("radon_mn", functools.partial(_radon, centred=False)),
+    "radon_mn_slopes": ("radon_mn", _radon_slopes),
+    "radon_all": ("radon_all", functools.partial(_radon, centred=True)),
+    "irt_2pl": ("irt_2pl", lambda data: ItemResponse(float_array(data["y"]))),
+    "lsat": ("lsat_data", _school_test),
+    "uk_drivers": ("uk_drivers", large_series.drivers),
+    "ovarian": ("ovarian", _horseshoe),
+    "hmm_gaussian_simulated": ("hmm_gaussian_simulated", large_series.chain),
+    "normal_2": ("normal_2", large_series.two_normals),
+    "normal_5": ("normal_5", large_series.five_normals),
+    "three_docs1200": ("three_docs1200", large_series.documents),
+    "sir": ("sir", large_series.cholera),
+    "sir_odeint": ("sir", large_series.cholera_adaptive),
+    "wells": ("wells_data", _wells),
+    "dogs": ("dogs", _dogs),
 }
+INITIAL_POINTS = {"sir": _OUTBREAK, "sir_odeint": _OUTBREAK}  # elsewhere the origin
+
+
+def density(name: str, folder: Path) -> Named:
+    """The log density of a model's constrained variables."""
+    data, build = BUILDERS[name]
+    return build(read_data(folder, data))
+
+
+def _target(name: str, folder: Path) -> bures.Target:
+    made = density(name, folder)
+    return bures.Target.from_variables(made, made.variables(), initial_point=INITIAL_POINTS.get(name))
+
+
+MODELS: dict[str, Callable[[Path], bures.Target]] = {name: functools.partial(_target, name) for name in BUILDERS}
 
 
 def values_and_scores(target: bures.Target) -> Callable[[Array], tuple[Array, Array]]:
