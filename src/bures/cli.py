@@ -100,7 +100,9 @@ def fit(
     init_variance: Annotated[float, typer.Option(help="Variance of the start, with --init-mean.")] = 1.0,
     num_steps: Annotated[int | None, typer.Option(help="Take exactly this many. [default: stop by itself]")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the random key.")] = 0,
-    num_samples: Annotated[int, typer.Option(help="Fresh draws for the diagnostics.")] = 10_000,
+    num_samples: Annotated[
+        int | None, typer.Option(help="Fresh draws for the diagnostics. [default: as many as the verdict takes]")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the saved fit and the figure.")] = Path("bures-output"),
     float32: Annotated[bool, typer.Option("--float32", help="Single precision.")] = False,
     progress: Annotated[bool, typer.Option(help="Show the progress bar.")] = True,
@@ -403,16 +405,16 @@ def _check_folder(folder: Path) -> None:
     probe.unlink()
 
 
-def _report(result: Any, name: str, seed: int, num_samples: int, out: Path) -> None:
-    """The table, the saved fit and the figure."""
+def _report(result: Any, name: str, seed: int, num_samples: int | None, out: Path) -> None:
+    """The table, the saved fit and the figure, all from the draws the fit was judged by."""
     import jax
     from rich.console import Console
     from rich.table import Table
 
     import bures
 
-    key = jax.random.fold_in(jax.random.key(seed), 2**31 - 1)
-    diagnostics = result.diagnose(key, num_samples)
+    key = None if num_samples is None else jax.random.fold_in(jax.random.key(seed), 2**31 - 1)
+    diagnostics = result.diagnostics if num_samples is None else result.diagnose(key, num_samples)
     console = Console(soft_wrap=True)
     table = Table(title=f"{name}: {result.num_steps} steps", show_header=False)
     for row in diagnostics.rows():

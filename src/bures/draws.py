@@ -1,54 +1,83 @@
-"""Standard normal noise for the estimators: independent, antithetic, or scrambled Sobol points."""
+"""Standard normal noise for the estimators: independent, antithetic, or scrambled Sobol points.
+
+A source of noise is a JAX key inside compiled programs, or a NumPy generator on the host.
+"""
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, UInt32
 
+from bures.arrays import AnyArray, namespace
 from bures.check import fail
 
 _BITS = 32
 _MAX_DIM = 21201  # as far as the direction numbers go
 
 
-def iid(key: Key[Array, ""], n: int, dim: int, dtype: jnp.dtype) -> Float[Array, "n dim"]:
+Source = Key[Array, ""] | np.random.Generator
+
+
+def host_generator(key: Key[Array, ""], *numbers: int) -> np.random.Generator:
+    """A NumPy generator for each key and each sequence of numbers, such as that of a step."""
+    return np.random.Generator(np.random.SFC64([*map(int, np.ravel(jax.random.key_data(key))), *numbers]))
+
+
+def iid(source: Source, n: int, dim: int, dtype: Any) -> Float[AnyArray, "n dim"]:
     """Independent standard normal rows.
 
     Drawn as one long vector, because the compiler does not vectorise rows of a few elements. The barrier has them made
     once: else the compiler repeats the last part of the computation in each place that uses the noise.
     """
-    return jax.lax.optimization_barrier(jax.random.normal(key, (n * dim,), dtype)).reshape(n, dim)
+    if isinstance(source, np.random.Generator):
+        return source.standard_normal((n, dim), np.dtype(dtype))
+    return jax.lax.optimization_barrier(jax.random.normal(source, (n * dim,), dtype)).reshape(n, dim)
 
 
-def antithetic(key: Key[Array, ""], n: int, dim: int, dtype: jnp.dtype) -> Float[Array, "n dim"]:
+def antithetic(source: Source, n: int, dim: int, dtype: Any) -> Float[AnyArray, "n dim"]:
     """Half of the rows independent, the other half their negatives (and a row of its own if n is odd).
 
     Odd functions of the noise then average to exactly zero: to first order in how far a target is from Gaussian, the
     noise of S, and to zeroth order that of a.
     """
-    rows = iid(key, (n + 1) // 2, dim, dtype)
-    return jnp.concatenate([rows, -rows[: n // 2]])
+    rows = iid(source, (n + 1) // 2, dim, dtype)
+    return namespace(rows).concatenate([rows, -rows[: n // 2]])
 
 
-def sobol(key: Key[Array, ""], n: int, dim: int, dtype: jnp.dtype) -> Float[Array, "n dim"]:
+def sobol(source: Source, n: int, dim: int, dtype: Any) -> Float[AnyArray, "n dim"]:
     """Scrambled Sobol rows mapped to normals: each row is standard normal, the rows together are evenly spread.
 
     The randomisation is Matoušek's: a random lower triangular bit matrix for each dimension, then a digital shift.
     """
     if dim > _MAX_DIM:
         raise fail("draws", f"'iid' for more than {_MAX_DIM} dimensions (here K * dim = {dim})", "sobol", "Use iid.")
-    key_matrix, key_shift = jax.random.split(key)
-    columns = _scramble(key_matrix, jnp.asarray(_direction_numbers(dim, n)))
-    points = jnp.zeros((1, dim), jnp.uint32)
+    matrix, shift = _bits(source, dim)
+    xp = namespace(matrix)
+    columns = _scramble(matrix, xp.asarray(_direction_numbers(dim, n)))
+    points = xp.zeros((1, dim), np.uint32)
     for column in columns:
-        points = jnp.concatenate([points, points ^ column])
-    points = points[:n] ^ jax.random.bits(key_shift, (dim,), jnp.uint32)
+        points = xp.concatenate([points, points ^ column])
+    points = points[:n] ^ shift
     # As many bits as the mantissa holds beside the half that keeps the points off 0 and 1.
     kept = min(_BITS, jnp.finfo(dtype).nmant)
     uniform = ((points >> (_BITS - kept)).astype(dtype) + 0.5) * 2.0**-kept
-    return jax.scipy.special.ndtri(uniform)
+    if xp is jnp:
+        return jax.scipy.special.ndtri(uniform)
+    from scipy.special import ndtri
+
+    return ndtri(uniform)
+
+
+def _bits(source: Source, dim: int) -> tuple[UInt32[AnyArray, "bits dim"], UInt32[AnyArray, " dim"]]:
+    """Random bits for the matrices and the shift."""
+    if isinstance(source, np.random.Generator):
+        both = source.integers(0, 2**32, (_BITS + 1, dim), np.uint32)
+        return both[:-1], both[-1]
+    key_matrix, key_shift = jax.random.split(source)
+    return jax.random.bits(key_matrix, (_BITS, dim), jnp.uint32), jax.random.bits(key_shift, (dim,), jnp.uint32)
 
 
 @functools.lru_cache(maxsize=16)
@@ -64,13 +93,15 @@ def _direction_numbers(dim: int, n: int) -> np.ndarray:
     return (rows * 2.0**_BITS).astype(np.uint32)
 
 
-def _scramble(key: Key[Array, ""], columns: UInt32[Array, "levels dim"]) -> UInt32[Array, "levels dim"]:
+def _scramble(
+    bits: UInt32[AnyArray, "bits dim"], columns: UInt32[AnyArray, "levels dim"]
+) -> UInt32[AnyArray, "levels dim"]:
     """Multiply each direction number by a random unit lower triangular matrix over GF(2), one matrix a dimension."""
-    dim = columns.shape[1]
-    place = jnp.arange(_BITS, dtype=jnp.uint32)
-    diagonal = jnp.uint32(1) << (_BITS - 1 - place)
-    above = ~((diagonal << 1) - 1)  # the more significant bits; none for the first row
-    above = above.at[0].set(0)
-    rows = (jax.random.bits(key, (_BITS, dim), jnp.uint32) & above[:, None]) | diagonal[:, None]
-    parity = jax.lax.population_count(rows[None] & columns[:, None]) & 1
-    return jnp.sum(parity << (_BITS - 1 - place)[:, None], axis=1, dtype=jnp.uint32)
+    xp = namespace(bits)
+    place = np.arange(_BITS, dtype=np.uint32)
+    diagonal = np.uint32(1) << (_BITS - 1 - place)
+    above = ~((diagonal << 1) - np.uint32(1))  # the more significant bits; none for the first row
+    above[0] = 0
+    rows = (bits & above[:, None]) | diagonal[:, None]
+    parity = xp.bitwise_count(rows[None] & columns[:, None]).astype(np.uint32) & 1
+    return xp.sum(parity << (_BITS - 1 - place)[:, None], axis=1, dtype=np.uint32)

@@ -5,7 +5,8 @@ s and H are the score and Hessian of the log weight ℓ = log p − log q (Propo
 the bound in (m, L) is K a and tril(K S L), so the same estimate drives every geometry.
 """
 
-from typing import NamedTuple
+import functools
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -14,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from bures import draws as noise_sources, linalg
+from bures.arrays import AnyArray, Module, namespace
 from bures.check import check_key, check_option, check_part, check_positive_integer, fail
 from bures.gaussian import Gaussian
 from bures.objective import AbstractObjective
@@ -23,16 +25,24 @@ _SOURCES = {"iid": noise_sources.iid, "antithetic": noise_sources.antithetic, "s
 _M_REMEDY = "M is the number of K-tuples drawn at each step, e.g. M=100."
 
 
-class Estimate(eqx.Module):
+def _check_count(M: Any) -> int:
+    return check_positive_integer("M", M, _M_REMEDY)
+
+
+def _check_permutations(count: Any) -> int:
+    return check_positive_integer("permutations", count, "1 uses each draw in one tuple.")
+
+
+class Estimate(NamedTuple):
     """An unbiased estimate of the gradient of a bound at q: the seam between objectives and geometries."""
 
-    a: Float[Array, " dim"]
-    S: Float[Array, "dim dim"]  # symmetric in expectation; a geometry that needs symmetry takes the symmetric part
-    entropy_score: Float[Array, " dim"]  # the part of `a` that −∇log q contributed; zero in expectation if K = 1
-    mean_A: Float[Array, ""]  # over all draws, so that it cannot vanish: at least 1/K²
-    log_weights: Float[Array, "M K"]
-    bound: Float[Array, ""]
-    K: int = eqx.field(static=True)
+    a: Float[AnyArray, " dim"]
+    S: Float[AnyArray, "dim dim"]  # symmetric in expectation; a geometry that needs symmetry takes the symmetric part
+    entropy_score: Float[AnyArray, " dim"]  # the part of `a` that −∇log q contributed; zero in expectation if K = 1
+    mean_A: Float[AnyArray, ""]  # over all draws, so that it cannot vanish: at least 1/K²
+    log_weights: Float[AnyArray, "M K"]
+    bound: Float[AnyArray, ""]
+    K: int
 
 
 class Cost(NamedTuple):
@@ -43,28 +53,28 @@ class Cost(NamedTuple):
     hessians: int
 
 
-class AbstractEstimator(eqx.Module):
+class AbstractEstimator(Module):
     """Monte Carlo estimator of the gradient of a bound from M tuples of K draws."""
 
     M: eqx.AbstractVar[int]
     draws: eqx.AbstractVar[str]
 
     def __check_init__(self):
-        check_positive_integer("M", self.M, _M_REMEDY)
+        _check_count(self.M)
         check_option("draws", self.draws, tuple(_SOURCES))
 
-    def noise(self, key: Key[Array, ""], q: Gaussian, K: int) -> Float[Array, "M K dim"]:
-        """Standard normal noise: rows of a tuple are independent whatever the source."""
-        return _SOURCES[self.draws](key, self.M, K * q.dim, q.mean.dtype).reshape(self.M, K, q.dim)
+    def noise(self, source: noise_sources.Source, q: Gaussian, K: int) -> Float[AnyArray, "M K dim"]:
+        """Standard normal noise from a key or a generator: rows of a tuple are independent whatever the kind."""
+        return _SOURCES[self.draws](source, self.M, K * q.dim, q.mean.dtype).reshape(self.M, K, q.dim)
 
     @eqx.filter_jit
     def __call__(self, key: Key[Array, ""], q: Gaussian, target: Target, objective: AbstractObjective) -> Estimate:
         return self.estimate(self.noise(key, q, objective.K), q, target, objective)
 
     def estimate(
-        self, noise: Float[Array, "M K dim"], q: Gaussian, target: Target, objective: AbstractObjective
+        self, noise: Float[AnyArray, "M K dim"], q: Gaussian, target: Any, objective: AbstractObjective
     ) -> Estimate:
-        """The estimate from given noise."""
+        """The estimate from given noise; `target` is a `Target`, or an `Evaluator` of one on the host."""
         raise NotImplementedError
 
     def cost(self, objective: AbstractObjective) -> Cost:
@@ -86,21 +96,21 @@ class Price(AbstractEstimator):
         (an incomplete U-statistic): weight algebra only, no further evaluations of the target.
     """
 
-    M: int = eqx.field(static=True, default=100)
+    M: int = eqx.field(static=True, default=100, converter=_check_count)
     indices: str = eqx.field(static=True, default="all")
     draws: str = eqx.field(static=True, default="iid")
-    permutations: int = eqx.field(static=True, default=1)
+    permutations: int = eqx.field(static=True, default=1, converter=_check_permutations)
 
     def __check_init__(self):
         _check_blocks(self)
 
     def estimate(self, noise, q, target, objective):
-        paths = _paths(noise, q, target, objective, self.indices, self.permutations)
-        n = paths.A.size
-        hessian = target.weighted_hessian(paths.A / n, paths.z)
-        S = hessian + jnp.mean(paths.A) * (paths.inverse_chol.T @ paths.inverse_chol)
-        S = S + (paths.score.T * (paths.B / n)) @ paths.score
-        return paths.finish(S, objective)
+        at = _derivatives(noise, q, target, objective, self.indices, self.permutations)
+        n = at.A.size
+        hessian = target.weighted_hessian(at.A / n, at.z)
+        S = hessian + namespace(at.A).mean(at.A) * (at.inverse_chol.T @ at.inverse_chol)
+        S = S + (at.score.T * (at.B / n)) @ at.score
+        return at.finish(S, objective)
 
     def cost(self, objective):
         derivatives = self.M * (objective.K if self.indices == "all" else 1)
@@ -113,19 +123,19 @@ class Stein(AbstractEstimator):
     Arguments as for `Price`. No Hessians, more variance in S.
     """
 
-    M: int = eqx.field(static=True, default=100)
+    M: int = eqx.field(static=True, default=100, converter=_check_count)
     indices: str = eqx.field(static=True, default="all")
     draws: str = eqx.field(static=True, default="iid")
-    permutations: int = eqx.field(static=True, default=1)
+    permutations: int = eqx.field(static=True, default=1, converter=_check_permutations)
 
     def __check_init__(self):
         _check_blocks(self)
 
     def estimate(self, noise, q, target, objective):
-        paths = _paths(noise, q, target, objective, self.indices, self.permutations)
-        moment = (paths.noise.T * (paths.A / paths.A.size)) @ paths.score
-        S = linalg.symmetrise(paths.inverse_chol.T @ moment)
-        return paths.finish(S, objective)
+        at = _derivatives(noise, q, target, objective, self.indices, self.permutations)
+        moment = (at.noise.T * (at.A / at.A.size)) @ at.score
+        S = linalg.symmetrise(at.inverse_chol.T @ moment)
+        return at.finish(S, objective)
 
     def cost(self, objective):
         return Cost(self.M * objective.K, self.M * (objective.K if self.indices == "all" else 1), 0)
@@ -138,24 +148,25 @@ class Reparameterised(AbstractEstimator):
     as a = ∇_m / K and S = ∇_L L⁻¹ / K so that tril(K S L) gives ∇_L back.
     """
 
-    M: int = eqx.field(static=True, default=100)
+    M: int = eqx.field(static=True, default=100, converter=_check_count)
     draws: str = eqx.field(static=True, default="iid")
 
     def estimate(self, noise, q, target, objective):
         M, K, dim = noise.shape
         values, score = target.value_and_score(q.push(noise).reshape(-1, dim))
         log_weights = values.reshape(M, K) - q.log_prob_of_noise(noise)
+        xp = namespace(log_weights)
         g, A, _ = objective.coefficients(log_weights)
-        weighted = jnp.where((g != 0).reshape(-1, 1), g.reshape(-1, 1) * score, 0) / M
+        weighted = xp.where((g != 0).reshape(-1, 1), g.reshape(-1, 1) * score, 0) / M
         inverse_chol = linalg.inverse_lower(q.chol)
         chol_gradient = weighted.T @ noise.reshape(-1, dim) + inverse_chol.T
         return Estimate(
-            a=jnp.sum(weighted, axis=0) / K,
+            a=xp.sum(weighted, axis=0) / K,
             S=chol_gradient @ inverse_chol / K,
-            entropy_score=jnp.zeros_like(q.mean),
-            mean_A=jnp.mean(A),
+            entropy_score=xp.zeros_like(q.mean),
+            mean_A=xp.mean(A),
             log_weights=log_weights,
-            bound=jnp.mean(objective.bound(log_weights)),
+            bound=xp.mean(objective.bound(log_weights)),
             K=K,
         )
 
@@ -229,7 +240,7 @@ def check_dimensions(q: Gaussian, target: Target) -> None:
 
 def _check_blocks(estimator: Price | Stein) -> None:
     check_option("indices", estimator.indices, ("all", "last"))
-    count = check_positive_integer("permutations", estimator.permutations, "1 uses each draw in one tuple.")
+    count = estimator.permutations
     if count == 1:
         return
     if estimator.indices != "all":
@@ -240,45 +251,46 @@ def _check_blocks(estimator: Price | Stein) -> None:
         raise fail("permutations", f"at most M={estimator.M}", count, "There are M distinct blockings of this kind.")
 
 
-class _Paths(NamedTuple):
+class _Derivatives(NamedTuple):
     """The draws at which derivatives are taken, flattened, with their coefficients and scores."""
 
-    z: Float[Array, "n dim"]
-    noise: Float[Array, "n dim"]
-    score: Float[Array, "n dim"]
-    A: Float[Array, " n"]
-    B: Float[Array, " n"]
-    entropy_score: Float[Array, " dim"]
-    mean_A: Float[Array, ""]
-    inverse_chol: Float[Array, "dim dim"]
-    log_weights: Float[Array, "M K"]
-    bound: Float[Array, ""]
+    z: Float[AnyArray, "n dim"]
+    noise: Float[AnyArray, "n dim"]
+    score: Float[AnyArray, "n dim"]
+    A: Float[AnyArray, " n"]
+    B: Float[AnyArray, " n"]
+    entropy_score: Float[AnyArray, " dim"]
+    mean_A: Float[AnyArray, ""]
+    inverse_chol: Float[AnyArray, "dim dim"]
+    log_weights: Float[AnyArray, "M K"]
+    bound: Float[AnyArray, ""]
 
-    def finish(self, S: Float[Array, "dim dim"], objective: AbstractObjective) -> Estimate:
+    def finish(self, S: Float[AnyArray, "dim dim"], objective: AbstractObjective) -> Estimate:
         a = self.A @ self.score / self.A.size
         return Estimate(a, S, self.entropy_score, self.mean_A, self.log_weights, self.bound, objective.K)
 
 
-def _paths(
-    noise: Float[Array, "M K dim"],
+def _derivatives(
+    noise: Float[AnyArray, "M K dim"],
     q: Gaussian,
-    target: Target,
+    target: Any,
     objective: AbstractObjective,
     indices: str,
     permutations: int,
-) -> _Paths:
+) -> _Derivatives:
     """Draw, weigh, and take scores at the draws that `indices` asks for."""
     M, K, dim = noise.shape
+    xp = namespace(noise)
     z = q.push(noise)
     first = 0 if indices == "all" else K - 1  # scores at the draws from this index on
     values, score = target.value_and_score(z[:, first:].reshape(-1, dim))
     values = values.reshape(M, -1)
     if first > 0:
         rest = target.value(z[:, :first].reshape(-1, dim)).reshape(M, -1)
-        values = jnp.concatenate([rest, values], axis=1)
+        values = xp.concatenate([rest, values], axis=1)
     log_weights = values - q.log_prob_of_noise(noise)
     bound, A, B = _blocked(objective, log_weights, permutations)
-    mean_A = jnp.mean(A)
+    mean_A = xp.mean(A)
     A, B = A[:, first:].reshape(-1), B[:, first:].reshape(-1)
     z, noise = z[:, first:].reshape(-1, dim), noise[:, first:].reshape(-1, dim)
 
@@ -286,25 +298,34 @@ def _paths(
     active = (A != 0)[:, None]
     inverse_chol = linalg.inverse_lower(q.chol)
     entropy_scores = noise @ inverse_chol
-    score = jnp.where(active, score + entropy_scores, 0)
+    score = xp.where(active, score + entropy_scores, 0)
     entropy_score = A @ entropy_scores / A.size
-    return _Paths(z, noise, score, A, B, entropy_score, mean_A, inverse_chol, log_weights, bound)
+    return _Derivatives(z, noise, score, A, B, entropy_score, mean_A, inverse_chol, log_weights, bound)
 
 
 def _blocked(
-    objective: AbstractObjective, log_weights: Float[Array, "M K"], permutations: int
+    objective: AbstractObjective, log_weights: Float[AnyArray, "M K"], permutations: int
 ) -> tuple[Float[Array, ""], Float[Array, "M K"], Float[Array, "M K"]]:
     """The bound and coefficients, averaged over several ways to block the same draws into tuples.
 
     Blocking p pairs draw k of row m with draw k' of row m + p (k' − k): shifts along the rows, under which two
     draws share a tuple about once, so the blockings overlap as little as they can.
     """
+    xp = namespace(log_weights)
     if permutations == 1:
         _, A, B = objective.coefficients(log_weights)
-        return jnp.mean(objective.bound(log_weights)), A, B
-    M, K = log_weights.shape
-    shift, row, column = np.ogrid[:permutations, :M, :K]
-    blocked = log_weights[(row + shift * column) % M, column]
+        return xp.mean(objective.bound(log_weights)), A, B
+    there, back = _blockings(*log_weights.shape, permutations)
+    blocked = log_weights.reshape(-1)[there]
     _, A, B = objective.coefficients(blocked)
-    back = (shift, (row - shift * column) % M, column)
-    return jnp.mean(objective.bound(blocked)), jnp.mean(A[back], axis=0), jnp.mean(B[back], axis=0)
+    bound = xp.mean(objective.bound(blocked))
+    return bound, xp.mean(A.reshape(-1)[back], axis=0), xp.mean(B.reshape(-1)[back], axis=0)
+
+
+@functools.lru_cache(maxsize=64)
+def _blockings(M: int, K: int, permutations: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where each draw of each blocking comes from in the flattened draws, and where in the blockings each draw went."""
+    shift, row, column = np.ogrid[:permutations, :M, :K]
+    there = (row + shift * column) % M * K + column
+    back = (shift * M + (row - shift * column) % M) * K + column
+    return there, back

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from bures.check import check_key, check_positive_integer
-from bures.diagnostics import Pool, advice, khat_threshold, ness, pareto_khat, smooth_log_weights
+from bures.diagnostics import WeightedDraws
 
 if TYPE_CHECKING:
     from xarray import DataTree
@@ -29,28 +29,30 @@ def to_arviz(fit: "Fit", key: Key[Array, ""], *, num_draws: int, resample: bool)
     except ImportError as error:
         raise ImportError("to_arviz needs ArviZ: pip install 'bures[arviz]'.") from error
     check_positive_integer("num_draws", num_draws, "It is the number of draws to export.")
+    check_key(key)
     target, labels = fit.target, fit.target.labels
-    key_pool, key_choice = jax.random.split(key)
-    size = max(10 * num_draws, 10_000) if resample else num_draws
-    pool = Pool.draw(key_pool, fit.approximation, target, size)
-    kept = pool.choose(key_choice, num_draws) if resample else slice(None)
+    pool = fit.draws()
+    if pool.log_p.size < (10 * num_draws if resample else num_draws):  # the judgement's are too few: take more
+        pool = WeightedDraws.draw(key, fit.approximation, target, 10 * num_draws if resample else num_draws)
+    kept = pool.choose(jax.random.fold_in(key, 1), num_draws) if resample else slice(num_draws)
     z = pool.z[kept]
     statistics = {
         "lp": pool.log_p,
         "log_q": pool.log_q,
         "log_weight": pool.log_weights,
-        "log_weight_smoothed": smooth_log_weights(pool.log_weights),
+        "log_weight_smoothed": pool.smoothed(),
     }
     groups = {
         "posterior": _one_chain(jax.vmap(target.constrain)(z)),
         "sample_stats": {name: np.asarray(value)[kept][None] for name, value in statistics.items()},
     }
-    khat = pareto_khat(pool.log_weights)
+    found = fit.diagnostics
     attributes = {
         "inference_library": "bures",
         "outcome": fit.outcome.name,
-        "khat": khat,
-        "advice": advice(khat, khat_threshold(size), ness(pool.log_weights)),
+        "khat": found.khat,
+        "verdict": found.verdict.value,
+        "advice": found.message,
         "resampled": int(resample),
         **labels.attributes,
     }

@@ -3,19 +3,19 @@
 import math
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Bool, Float, Key
 
 from bures import linalg
+from bures.arrays import AnyArray, Module, namespace
 from bures.check import as_array, check_floating, check_key, check_positive_integer, fail, is_traced
 
 _LOG_2PI = math.log(2 * math.pi)
 
 
-class Gaussian(eqx.Module):
+class Gaussian(Module):
     """A multivariate normal N(mean, chol cholᵀ).
 
     >>> q = Gaussian.from_moments(jnp.zeros(2), jnp.array([[4.0, 0.0], [0.0, 1.0]]))
@@ -23,8 +23,8 @@ class Gaussian(eqx.Module):
     [[2.0, 0.0], [0.0, 1.0]]
     """
 
-    mean: Float[Array, " dim"]
-    chol: Float[Array, "dim dim"]
+    mean: Float[AnyArray, " dim"]
+    chol: Float[AnyArray, "dim dim"]
 
     def __init__(self, mean: Any, chol: Any):
         mean = check_floating("mean", mean, ndim=1)
@@ -60,6 +60,14 @@ class Gaussian(eqx.Module):
             raise fail("covariance", f"positive definite{rounded}", given, remedy) from error
 
     @classmethod
+    def unchecked(cls, mean: Float[AnyArray, " dim"], chol: Float[AnyArray, "dim dim"]) -> "Gaussian":
+        """The Gaussian of arrays as they are, of JAX or NumPy: for steps, which ask `is_valid` themselves."""
+        q = object.__new__(cls)
+        object.__setattr__(q, "mean", mean)
+        object.__setattr__(q, "chol", chol)
+        return q
+
+    @classmethod
     def standard(cls, dim: int, dtype: Any = None) -> "Gaussian":
         """The standard normal N(0, I) on R^dim."""
         return cls(as_array(np.zeros(dim, dtype or float)), as_array(np.eye(dim, dtype=dtype or float)))
@@ -76,11 +84,17 @@ class Gaussian(eqx.Module):
     def standard_deviations(self) -> Float[Array, " dim"]:
         return jnp.linalg.norm(self.chol, axis=-1)
 
-    def push(self, noise: Float[Array, "*n dim"]) -> Float[Array, "*n dim"]:
+    def is_valid(self) -> Bool[AnyArray, ""]:
+        """Whether mean and factor are finite, and the factor's diagonal positive."""
+        xp = namespace(self.chol)
+        finite = xp.all(xp.isfinite(self.mean)) & xp.all(xp.isfinite(self.chol))
+        return finite & xp.all(xp.diagonal(self.chol) > 0)
+
+    def push(self, noise: Float[AnyArray, "*n dim"]) -> Float[AnyArray, "*n dim"]:
         """The map m + L ε from standard normal noise to draws."""
         return self.mean + noise @ self.chol.T
 
-    def whiten(self, z: Float[Array, "*n dim"]) -> Float[Array, "*n dim"]:
+    def whiten(self, z: Float[AnyArray, "*n dim"]) -> Float[AnyArray, "*n dim"]:
         """The inverse of `push`: L⁻¹ (z − m)."""
         flat = (z - self.mean).reshape(-1, self.dim)
         return linalg.solve_lower(self.chol, flat.T).T.reshape(z.shape)
@@ -98,13 +112,15 @@ class Gaussian(eqx.Module):
             raise fail("z", f"an array whose last axis is {self.dim}", z, "Pass points of the Gaussian's dimension.")
         return self.log_prob_of_noise(self.whiten(z))
 
-    def log_prob_of_noise(self, noise: Float[Array, "*n dim"]) -> Float[Array, "*n"]:
+    def log_prob_of_noise(self, noise: Float[AnyArray, "*n dim"]) -> Float[AnyArray, "*n"]:
         """Log density at `push(noise)`, without a solve."""
-        return -jnp.sum(noise**2, axis=-1) / 2 - self.log_det_chol() - self.dim * _LOG_2PI / 2
+        squares = namespace(noise).sum(noise**2, axis=-1)
+        return -squares / 2 - self.log_det_chol() - self.dim * _LOG_2PI / 2
 
-    def log_det_chol(self) -> Float[Array, ""]:
+    def log_det_chol(self) -> Float[AnyArray, ""]:
         """log det L, half the log determinant of the covariance."""
-        return jnp.sum(jnp.log(jnp.diagonal(self.chol)))
+        xp = namespace(self.chol)
+        return xp.sum(xp.log(xp.diagonal(self.chol)))
 
     def entropy(self) -> Float[Array, ""]:
         """Differential entropy in nats."""

@@ -1,19 +1,21 @@
 """Geometries: how an estimate of the gradient at q becomes the next Gaussian.
 
 A geometry has a state (an optimiser's moments; nothing for most), `init(q) -> state`, and a step
-`(estimate, q, state) -> (next q, next state, Move)`. All of them increase the bound.
+`(estimate, q, state) -> (next q, next state, StepReport)`. All of them increase the bound.
 """
 
 import functools
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PyTree
+import numpy as np
+from jaxtyping import Bool, Float, PyTree
 
 from bures import linalg
+from bures.arrays import AnyArray, Module, choose, namespace
 from bures.check import check_real, fail
 from bures.estimator import Estimate
 from bures.gaussian import Gaussian
@@ -25,16 +27,33 @@ if TYPE_CHECKING:
 _STEP_REMEDY = "It is the length of a step, e.g. 0.1."
 
 
-class Move(NamedTuple):
+class StepReport(NamedTuple):
     """What a step reports besides the new Gaussian."""
 
-    clipped: Bool[Array, ""]  # whether a safeguard acted
-    step_size: Float[Array, ""]
-    gap: Float[Array, ""] | float = math.inf  # nats below the optimum, where the geometry can tell
+    clipped: Bool[AnyArray, ""]  # whether a safeguard acted
+    step_size: Float[AnyArray, ""] | float
+    gap: Float[AnyArray, ""] | float = math.inf  # nats below the optimum, where the geometry can tell
 
 
-class AbstractGeometry(eqx.Module):
-    """Turns an estimate of the gradient of a bound at q into the next Gaussian."""
+def _number(name: str, high: float, remedy: str, *, low: float = 0.0, **options: Any) -> Any:
+    """A field that is a number in (low, high], converted to a float when it is given."""
+    return eqx.field(converter=lambda value: check_real(name, value, low, high, remedy, open_low=True), **options)
+
+
+def _check_clip(value: Any) -> tuple[Any, Any]:
+    if not isinstance(value, tuple) or len(value) != 2:
+        raise fail("clip", "a pair (low, high)", value, "The paper uses (0.1, 1.5).")
+    low = check_real("clip[0]", value[0], 0, 1, "A step must keep the covariance positive.", open_low=True)
+    return low, check_real("clip[1]", value[1], 1, 1e300, "It must allow the identity.")
+
+
+class AbstractGeometry(Module):
+    """Turns an estimate of the gradient of a bound at q into the next Gaussian.
+
+    One that is written for NumPy arrays as well as JAX's says so by `runs_on_host`: then `bures.fit` need not compile.
+    """
+
+    runs_on_host: ClassVar[bool] = False
 
     def check(self, objective: AbstractObjective) -> None:
         """Raise a ValueError with the reason if this geometry cannot serve the objective."""
@@ -43,11 +62,11 @@ class AbstractGeometry(eqx.Module):
         """The state before the first step."""
         return ()
 
-    def pursue(self, objective: AbstractObjective, state: PyTree) -> AbstractObjective:
-        """The objective whose gradient the next step wants: by default the one to be optimised."""
+    def next_objective(self, objective: AbstractObjective, state: PyTree) -> AbstractObjective:
+        """The objective whose gradient the next step takes: by default the one to be optimised."""
         return objective
 
-    def step(self, estimate: Estimate, q: Gaussian, state: PyTree) -> tuple[Gaussian, PyTree, Move]:
+    def step(self, estimate: Estimate, q: Gaussian, state: PyTree) -> tuple[Gaussian, PyTree, StepReport]:
         """The next Gaussian."""
         raise NotImplementedError
 
@@ -59,37 +78,31 @@ class BuresWasserstein(AbstractGeometry):
     coordinatewise one (not K times it), so the paper's step sizes apply as they are.
     """
 
-    step_size: float
-    clip: tuple[float, float] = (0.1, 1.5)
-
-    def __check_init__(self):
-        check_real("step_size", self.step_size, 0, 1e300, _STEP_REMEDY, open_low=True)
-        if not isinstance(self.clip, tuple) or len(self.clip) != 2:
-            raise fail("clip", "a pair (low, high)", self.clip, "The paper uses (0.1, 1.5).")
-        low, high = self.clip
-        check_real("clip[0]", low, 0, 1, "A step must keep the covariance positive.", open_low=True)
-        check_real("clip[1]", high, 1, 1e300, "It must allow the identity.")
+    step_size: float = _number("step_size", 1e300, _STEP_REMEDY)
+    clip: tuple[float, float] = eqx.field(default=(0.1, 1.5), converter=_check_clip)
+    runs_on_host: ClassVar[bool] = True
 
     def step(self, estimate, q, state):
+        xp = namespace(q.mean)
         mean = q.mean + self.step_size * estimate.a
         change = self.step_size * linalg.symmetrise(estimate.S)
         low, high = self.clip
 
-        def clamp(change):
+        def clamp():
             values, vectors = linalg.eigh(change)
-            clamped = jnp.clip(1 + values, low, high)
-            return (vectors * clamped) @ vectors.T, jnp.any(clamped != 1 + values)
+            clamped = xp.clip(1 + values, low, high)
+            return (vectors * clamped) @ vectors.T, xp.any(clamped != 1 + values)
 
-        def pass_through(change):
-            return jnp.eye(q.dim, dtype=change.dtype) + change, jnp.array(False)
+        def pass_through():
+            return xp.eye(q.dim, dtype=change.dtype) + change, xp.asarray(False)
 
         # The Frobenius norm bounds the spectrum: most steps need no eigendecomposition to know the clamp is idle.
         # A change that is not finite passes through too, to be seen as such.
-        largest = jnp.linalg.norm(change)
-        idle = (largest <= jnp.minimum(1 - low, high - 1)) | ~jnp.isfinite(largest)
-        factor, clipped = jax.lax.cond(idle, pass_through, clamp, change)
+        largest = xp.linalg.norm(change)
+        idle = (largest <= xp.minimum(1 - low, high - 1)) | ~xp.isfinite(largest)
+        factor, clipped = choose(idle, pass_through, clamp)
         chol = linalg.cholesky_of_square(factor @ q.chol)
-        return Gaussian(mean, chol), state, Move(clipped, jnp.asarray(self.step_size, mean.dtype))
+        return Gaussian.unchecked(mean, chol), state, StepReport(clipped, self.step_size)
 
 
 class ForwardBackward(AbstractGeometry):
@@ -102,11 +115,9 @@ class ForwardBackward(AbstractGeometry):
     expectation with far less variance near the optimum.
     """
 
-    step_size: float
+    step_size: float = _number("step_size", 1e300, _STEP_REMEDY)
     control_variate: bool = eqx.field(static=True, default=False)
-
-    def __check_init__(self):
-        check_real("step_size", self.step_size, 0, 1e300, _STEP_REMEDY, open_low=True)
+    runs_on_host: ClassVar[bool] = True
 
     def check(self, objective):
         if not objective.has_separable_entropy:
@@ -118,18 +129,17 @@ class ForwardBackward(AbstractGeometry):
             )
 
     def step(self, estimate, q, state):
-        eta = self.step_size
-        identity = jnp.eye(q.dim, dtype=q.mean.dtype)
+        eta, xp = self.step_size, namespace(q.mean)
+        identity = xp.eye(q.dim, dtype=q.mean.dtype)
         gradient = estimate.a if self.control_variate else estimate.a - estimate.entropy_score
         inverse_chol = linalg.inverse_lower(q.chol)
         hessian = linalg.symmetrise(estimate.S) - inverse_chol.T @ inverse_chol
         half = (identity + eta * hessian) @ q.chol
         values, vectors = linalg.eigh(half @ half.T)
-        values = jnp.maximum(values, 0)
-        values = (values + 2 * eta + jnp.sqrt(values * (values + 4 * eta))) / 2
-        chol = linalg.cholesky_of_square(vectors * jnp.sqrt(values))
-        move = Move(jnp.array(False), jnp.asarray(eta, q.mean.dtype))
-        return Gaussian(q.mean + eta * gradient, chol), state, move
+        values = xp.maximum(values, 0)
+        values = (values + 2 * eta + xp.sqrt(values * (values + 4 * eta))) / 2
+        chol = linalg.cholesky_of_square(vectors * xp.sqrt(values))
+        return Gaussian.unchecked(q.mean + eta * gradient, chol), state, StepReport(xp.asarray(False), eta)
 
 
 class Euclidean(AbstractGeometry):
@@ -156,7 +166,7 @@ class Euclidean(AbstractGeometry):
             self.learning_rate = check_real("optimizer", optimizer, 0, 1e300, remedy, open_low=True)
             self.optimizer = _adam()
         if max_grad_norm is not None:
-            check_real("max_grad_norm", max_grad_norm, 0, 1e300, "The paper uses 1.0.", open_low=True)
+            max_grad_norm = check_real("max_grad_norm", max_grad_norm, 0, 1e300, "The paper uses 1.0.", open_low=True)
         self.max_grad_norm = max_grad_norm
 
     @property
@@ -179,8 +189,7 @@ class Euclidean(AbstractGeometry):
         update, moments = self.optimizer.update(loss_gradient, moments, free)
         mean, chol = jax.tree.map(lambda part, change: part + self.learning_rate * change, free, update)
         signs = jnp.where(jnp.diagonal(chol) < 0, -1, 1).astype(chol.dtype)
-        move = Move(norm > limit, jnp.asarray(self.learning_rate, mean.dtype))
-        return Gaussian(mean, chol * signs), (signs, moments), move
+        return Gaussian.unchecked(mean, chol * signs), (signs, moments), StepReport(norm > limit, self.learning_rate)
 
 
 @functools.cache
@@ -191,21 +200,15 @@ def _adam() -> "optax.GradientTransformation":
     return optax.chain(optax.scale_by_adam(), optax.scale(-1.0))
 
 
-class WhitenedState(eqx.Module):
+class WhitenedState(NamedTuple):
     """What is remembered of earlier gradients."""
 
-    a: Float[Array, " dim"]  # their running average
-    S: Float[Array, "dim dim"]
-    size: Float[Array, ""]  # the running average of their squared norm
-    mean_A: Float[Array, ""]
-    delay: Float[Array, ""]  # 1 / gain − 1
-    gap: Float[Array, ""]
-
-
-_STALE = 2.0  # an average whose squared norm exceeds that of a new gradient this many times is of another place
-_MEMORY = 0.1  # the least weight of a new squared norm in the running average of them
-_FAR = 3.0  # trust radii by which a step of the mean may exceed its bound before the narrowing is held back
-_DOUBT = 0.1  # the share of a step of the mean that stays uncertain: the covariance keeps it
+    a: Float[AnyArray, " dim"]  # their running average
+    S: Float[AnyArray, "dim dim"]
+    size: Float[AnyArray, ""]  # the running average of their squared norm
+    mean_A: Float[AnyArray, ""]
+    delay: Float[AnyArray, ""]  # 1 / gain − 1
+    gap: Float[AnyArray, ""]
 
 
 class Whitened(AbstractGeometry):
@@ -235,62 +238,79 @@ class Whitened(AbstractGeometry):
 
     Norms are those of the Fisher metric, in nats: ½ ‖â‖² + ¼ ‖Ŝ‖². The `gap` reported, how far the optimum still is,
     is the squared norm of the average gradient plus what noise and gain leave.
+
+    **Arguments**, none of which needs to be set; they are fields so that each can be tried without:
+
+    - `trust_radius`: the longest step of the mean, in standard deviations of q.
+    - `stale`: the average gradient is forgotten when its squared norm is this many times that of a new gradient: it was
+        taken where the gradient was different.
+    - `memory`: the least weight of a new squared norm in the running average of squared norms.
+    - `far`: how many trust radii a step of the mean may be long before the variance is narrowed less.
+    - `doubt`: the share of a step of the mean that is added to the covariance.
     """
 
-    trust_radius: float = 2.0
-
-    def __check_init__(self):
-        check_real("trust_radius", self.trust_radius, 0, 1e300, "It bounds a mean step, e.g. 2.0.", open_low=True)
+    trust_radius: float = _number("trust_radius", 1e300, "It bounds a mean step, e.g. 2.0.", default=2.0)
+    stale: float = _number("stale", 1e300, "It is a ratio of squared norms, e.g. 2.0.", default=2.0)
+    memory: float = _number("memory", 1, "It is the least weight of a new squared norm, e.g. 0.1.", default=0.1)
+    far: float = _number("far", 1e300, "It counts trust radii, e.g. 3.0.", default=3.0)
+    doubt: float = _number("doubt", 1, "It is a share of a mean step, e.g. 0.1.", low=-1e-300, default=0.1)
+    runs_on_host: ClassVar[bool] = True
 
     def init(self, q):
-        zero = jnp.zeros((), q.mean.dtype)
-        return WhitenedState(jnp.zeros_like(q.mean), jnp.zeros_like(q.chol), zero, zero, zero, zero + jnp.inf)
+        xp = namespace(q.mean)
+        zero, infinity = (xp.asarray(value, q.mean.dtype) for value in (0, np.inf))
+        return WhitenedState(xp.zeros_like(q.mean), xp.zeros_like(q.chol), zero, zero, zero, infinity)
 
-    def pursue(self, objective, state):
-        return objective.tempered(jnp.minimum(state.gap, 1))
+    def next_objective(self, objective, state):
+        return objective.tempered(namespace(state.gap).minimum(state.gap, 1))
 
     def step(self, estimate, q, state):
+        xp = namespace(q.mean)
         # By the mean of this step alone the quotient would be biased: draws of large weight are in both parts.
         memory = 1 / (1 + state.delay)
-        mean_A = jnp.where(state.mean_A > 0, state.mean_A + memory * (estimate.mean_A - state.mean_A), estimate.mean_A)
+        mean_A = xp.where(state.mean_A > 0, state.mean_A + memory * (estimate.mean_A - state.mean_A), estimate.mean_A)
         a, S = estimate.a / mean_A, linalg.symmetrise(estimate.S) / mean_A
         shift, whitened = gradient = _whiten(a, S, q)
         average = _whiten(state.a, state.S, q)
         size, average_size = _nats(gradient, gradient), _nats(average, average)
-        stale = (average_size > _STALE * size) | (average_size == 0)
-        cosine = _nats(gradient, average) / jnp.where(stale, 1, jnp.sqrt(size * average_size))
-        change = jnp.where(cosine < 0, 1 / jnp.sqrt(jnp.maximum(size, 1)), -cosine / 2)
-        delay = jnp.where(stale, state.delay, jnp.maximum(state.delay + change, 0))
+        stale = (average_size > self.stale * size) | (average_size == 0)
+        cosine = _nats(gradient, average) / xp.where(stale, 1, xp.sqrt(size * average_size))
+        change = xp.where(cosine < 0, 1 / xp.sqrt(xp.maximum(size, 1)), -cosine / 2)
+        delay = xp.where(stale, state.delay, xp.maximum(state.delay + change, 0))
         gain = 1 / (1 + delay)
 
         values, vectors = linalg.eigh(whitened)
         # The bound comes after the gain: noise that is bounded on one side only would leave a bias at any gain.
-        excess = jnp.maximum(-gain * values, -1)
-        widening, narrowing = 1 + jnp.maximum(-excess, 0), 1 + jnp.maximum(excess, 0)
+        excess = xp.maximum(-gain * values, -1)
+        widening, narrowing = 1 + xp.maximum(-excess, 0), 1 + xp.maximum(excess, 0)
         centre = q.chol.T @ estimate.entropy_score / mean_A
         move = gain * (vectors.T @ centre + (vectors.T @ (shift - centre)) / narrowing)
-        length = jnp.linalg.norm(move)
+        length = xp.linalg.norm(move)
         clipped = (length > self.trust_radius) | (values[-1] > 1)
         overshoot = length / self.trust_radius
-        narrowing = 1 + (narrowing - 1) / jnp.maximum(overshoot - _FAR, 1)
-        move = vectors @ (move / jnp.maximum(overshoot, 1))
+        narrowing = 1 + (narrowing - 1) / xp.maximum(overshoot - self.far, 1)
+        move = vectors @ (move / xp.maximum(overshoot, 1))
         mean = q.mean + q.chol @ move
-        root = jnp.column_stack([vectors * jnp.sqrt(widening / narrowing), _DOUBT * move])
+        root = xp.column_stack([vectors * xp.sqrt(widening / narrowing), self.doubt * move])
         chol = linalg.cholesky_of_square(q.chol @ root)
 
-        share = jnp.where(stale, 1, gain)
+        share = xp.where(stale, 1, gain)
         a, S = state.a + share * (a - state.a), state.S + share * (S - state.S)
         average = _whiten(a, S, q)
-        size = state.size + jnp.maximum(share, _MEMORY) * (size - state.size)
+        size = state.size + xp.maximum(share, self.memory) * (size - state.size)
         gap = _nats(average, average) + gain * size / 2
-        return Gaussian(mean, chol), WhitenedState(a, S, size, mean_A, delay, gap), Move(clipped, gain, gap)
+        return (
+            Gaussian.unchecked(mean, chol),
+            WhitenedState(a, S, size, mean_A, delay, gap),
+            StepReport(clipped, gain, gap),
+        )
 
 
-def _whiten(a: Float[Array, " dim"], S: Float[Array, "dim dim"], q: Gaussian) -> tuple[Array, Array]:
+def _whiten(a: Float[AnyArray, " dim"], S: Float[AnyArray, "dim dim"], q: Gaussian) -> tuple[AnyArray, AnyArray]:
     """The affine map z ↦ a + S (z − m) in the coordinates where q is standard normal."""
     return q.chol.T @ a, q.chol.T @ S @ q.chol
 
 
-def _nats(one: tuple[Array, Array], other: tuple[Array, Array]) -> Float[Array, ""]:
+def _nats(one: tuple[AnyArray, AnyArray], other: tuple[AnyArray, AnyArray]) -> Float[AnyArray, ""]:
     """The inner product of whitened gradients in the Fisher metric: of a small one with itself, the KL it is worth."""
-    return one[0] @ other[0] / 2 + jnp.sum(one[1] * other[1]) / 4
+    return one[0] @ other[0] / 2 + namespace(one[1]).sum(one[1] * other[1]) / 4

@@ -1,7 +1,7 @@
-"""Dense d x d factorisations, one at a time.
+"""Dense d × d factorisations, one at a time: by LAPACK on the host, by XLA inside compiled programs.
 
 Under `vmap` they run in sequence instead of as one batched LAPACK call: batches of small factorisations are
-slow in JAX on CPU and have been seen to hang on two cores.
+slow in JAX on CPU and have been seen to hang on two cores. What cannot be factorised gives NaN, on the host too.
 """
 
 import functools
@@ -10,8 +10,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.custom_batching import sequential_vmap
 from jaxtyping import Array, Float
+
+from bures.arrays import AnyArray, namespace, on_host
 
 
 def one_at_a_time[**P, R](function: Callable[P, R]) -> Callable[P, R]:
@@ -27,20 +30,41 @@ def one_at_a_time[**P, R](function: Callable[P, R]) -> Callable[P, R]:
     return wrapped  # pyright: ignore[reportReturnType]
 
 
-@one_at_a_time
-def cholesky(matrix: Float[Array, "dim dim"]) -> Float[Array, "dim dim"]:
+def _or_on_host(host: Callable) -> Callable[[Callable], Callable]:
+    """Let another function do the work where all arguments are NumPy's; NaN where LAPACK gives up."""
+
+    def decorate(function: Callable) -> Callable:
+        compiled = one_at_a_time(function)
+
+        @functools.wraps(function)
+        def wrapped(*arguments: Any) -> Any:
+            if not on_host(*arguments):
+                return compiled(*arguments)
+            try:
+                return host(*arguments)
+            except np.linalg.LinAlgError:
+                shapes = jax.eval_shape(function, *arguments)
+                return jax.tree.map(lambda x: np.full(x.shape, np.nan, x.dtype), shapes)
+
+        return wrapped
+
+    return decorate
+
+
+@_or_on_host(np.linalg.cholesky)
+def cholesky(matrix: Float[AnyArray, "dim dim"]) -> Float[AnyArray, "dim dim"]:
     """Lower Cholesky factor; NaN where the matrix is not positive definite."""
     return jnp.linalg.cholesky(matrix, symmetrize_input=False)
 
 
-@one_at_a_time
-def eigh(matrix: Float[Array, "dim dim"]) -> tuple[Float[Array, " dim"], Float[Array, "dim dim"]]:
+@_or_on_host(lambda matrix: tuple(np.linalg.eigh(matrix)))
+def eigh(matrix: Float[AnyArray, "dim dim"]) -> tuple[Float[AnyArray, " dim"], Float[AnyArray, "dim dim"]]:
     """Eigenvalues in ascending order and the eigenvectors, of a symmetric matrix."""
     return tuple(jnp.linalg.eigh(matrix, symmetrize_input=False))
 
 
-@one_at_a_time
-def singular_values(matrix: Float[Array, "dim dim"]) -> Float[Array, " dim"]:
+@_or_on_host(lambda matrix: np.linalg.svd(matrix, compute_uv=False))
+def singular_values(matrix: Float[AnyArray, "dim dim"]) -> Float[AnyArray, " dim"]:
     """Singular values in descending order."""
     return jnp.linalg.svd(matrix, compute_uv=False)
 
@@ -52,25 +76,37 @@ def polar_rotation(matrix: Float[Array, "dim dim"]) -> Float[Array, "dim dim"]:
     return left @ right
 
 
-@one_at_a_time
-def solve_lower(chol: Float[Array, "dim dim"], right: Float[Array, "dim n"]) -> Float[Array, "dim n"]:
+def _solve_lower_on_host(chol: np.ndarray, right: np.ndarray) -> np.ndarray:
+    from scipy.linalg.blas import dtrsm, strsm  # here: the import takes a tenth of a second
+
+    solve = strsm if chol.dtype == np.float32 else dtrsm
+    return solve(1.0, chol, right, lower=1)
+
+
+@_or_on_host(_solve_lower_on_host)
+def solve_lower(chol: Float[AnyArray, "dim dim"], right: Float[AnyArray, "dim n"]) -> Float[AnyArray, "dim n"]:
     """`chol⁻¹ right` for a lower triangular `chol`."""
     return jax.scipy.linalg.solve_triangular(chol, right, lower=True)
 
 
-@one_at_a_time
-def cholesky_of_square(root: Float[Array, "dim n"]) -> Float[Array, "dim dim"]:
+def _upper_on_host(root: np.ndarray) -> np.ndarray:
+    upper = np.linalg.qr(root.T, mode="r")
+    return (upper * np.where(np.diagonal(upper) < 0, -1, 1).astype(root.dtype)[:, None]).T
+
+
+@_or_on_host(_upper_on_host)
+def cholesky_of_square(root: Float[AnyArray, "dim n"]) -> Float[AnyArray, "dim dim"]:
     """Lower Cholesky factor of `root rootᵀ` by QR, without forming (and squaring the condition of) the product."""
     upper = jnp.linalg.qr(root.T, mode="r")
     signs = jnp.where(jnp.diagonal(upper) < 0, -1, 1).astype(root.dtype)
     return (upper * signs[:, None]).T
 
 
-def inverse_lower(chol: Float[Array, "dim dim"]) -> Float[Array, "dim dim"]:
+def inverse_lower(chol: Float[AnyArray, "dim dim"]) -> Float[AnyArray, "dim dim"]:
     """Inverse of a lower triangular matrix."""
-    return solve_lower(chol, jnp.eye(chol.shape[0], dtype=chol.dtype))
+    return solve_lower(chol, namespace(chol).eye(chol.shape[0], dtype=chol.dtype))
 
 
-def symmetrise(matrix: Float[Array, "dim dim"]) -> Float[Array, "dim dim"]:
+def symmetrise(matrix: Float[AnyArray, "dim dim"]) -> Float[AnyArray, "dim dim"]:
     """The symmetric part."""
     return (matrix + matrix.T) / 2

@@ -1,11 +1,12 @@
-"""One step of a fit, and the compiled loop around it.
+"""One step of a fit, and the loops around it.
 
-`init` and `step` are pure, for people who own their loop; `advance` runs many steps in one compiled call. Step t of
-a fit uses `fold_in(key, t)`, so how the steps are grouped into calls does not change a bit of the result.
+`init` and `step` are pure, for people who own their loop; `advance` runs many steps in one compiled call, and
+`advance_on_host` runs them in NumPy. Step t of a fit has noise of its own from the key and t, so how the steps are
+grouped into calls does not change a bit of the result.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -14,7 +15,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from bures import linalg
+from bures.arrays import AnyArray, Module, choose, namespace, on_host, select
 from bures.check import check_floating, check_key, check_part, fail
+from bures.draws import Source, host_generator
 from bures.estimator import AbstractEstimator, Cost, check_dimensions
 from bures.gaussian import Gaussian
 from bures.geometry import AbstractGeometry
@@ -26,10 +29,7 @@ _WATCHED_DIM = 128
 _PATIENCE = 3  # steps in a row with a small gap that count as settled
 
 
-_Values = Array | np.ndarray  # in the loop, and on the host after it
-
-
-class Method(eqx.Module):
+class Method(Module):
     """An objective, an estimator and a geometry that can work together."""
 
     objective: AbstractObjective
@@ -49,27 +49,52 @@ class Method(eqx.Module):
         """The same with its numbers as arrays, so that other numbers do not need another compilation."""
         return jax.tree.map(lambda x: jnp.asarray(x, dtype) if isinstance(x, float) else x, self)
 
+    @property
+    def runs_on_host(self) -> bool:
+        """Whether its steps can be taken in NumPy: all parts of bures but `Euclidean`, whose optimisers are optax's."""
+        known = type(self.objective).__module__, type(self.estimator).__module__
+        return known == ("bures.objective", "bures.estimator") and self.geometry.runs_on_host
+
     def cost(self) -> Cost:
         return self.estimator.cost(self.objective)
 
 
-class State(eqx.Module):
+class State(NamedTuple):
     """What the next step needs."""
 
     approximation: Gaussian
     geometry: PyTree
 
 
-class Info(eqx.Module):
+class Info(NamedTuple):
     """What a step saw: the bound and its gradient at the Gaussian it started from, and how it moved."""
 
-    bound: Float[_Values, "*steps"]
-    ness: Float[_Values, "*steps"]
-    grad_norm: Float[_Values, "*steps"]
-    clipped: Bool[_Values, "*steps"]
-    step_size: Float[_Values, "*steps"]
-    gap: Float[_Values, "*steps"]  # nats below the optimum, as far as the geometry can tell; infinite if it cannot
-    finite: Bool[_Values, "*steps"]
+    bound: Float[AnyArray, "*steps"]
+    ness: Float[AnyArray, "*steps"]
+    grad_norm: Float[AnyArray, "*steps"]
+    clipped: Bool[AnyArray, "*steps"]
+    step_size: Float[AnyArray, "*steps"]
+    gap: Float[AnyArray, "*steps"]  # nats below the optimum, as far as the geometry can tell; infinite if it cannot
+    finite: Bool[AnyArray, "*steps"]
+
+
+class Trace(Module):
+    """`Info` of every step, and the smallest eigenvalue of the covariance after it."""
+
+    bound: Float[AnyArray, "*steps"]
+    ness: Float[AnyArray, "*steps"]
+    grad_norm: Float[AnyArray, "*steps"]
+    clipped: Bool[AnyArray, "*steps"]
+    step_size: Float[AnyArray, "*steps"]
+    gap: Float[AnyArray, "*steps"]
+    finite: Bool[AnyArray, "*steps"]
+    min_eigenvalue: Float[AnyArray, "*steps"]
+
+    @classmethod
+    def empty(cls, length: int, dtype: Any, xp: Any = np) -> "Trace":
+        """Room for a number of steps."""
+        numbers, flags = xp.zeros((length,), dtype), xp.zeros((length,), bool)
+        return cls(numbers, numbers, numbers, flags, numbers, numbers, flags, numbers)
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.names:
@@ -79,12 +104,6 @@ class Info(eqx.Module):
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(field.name for field in dataclasses.fields(self))
-
-
-class Trace(Info):
-    """`Info` of every step, and the smallest eigenvalue of the covariance after it."""
-
-    min_eigenvalue: Float[_Values, "*steps"]
 
 
 def init(
@@ -127,113 +146,156 @@ def step(
 ) -> tuple[State, Info]:
     """One step. If anything in it is not finite the state comes back unchanged and `info.finite` is False."""
     check_key(key)
-    method = Method(objective, estimator, geometry).traced(state.approximation.mean.dtype)
-    return _step(key, state, target, method)
+    target = as_target(target, None)
+    if not isinstance(state, State):
+        raise fail("state", "a bures.State", state, "Make one with bures.init(target, init=q, ...).")
+    check_dimensions(state.approximation, target)
+    method = Method(objective, estimator, geometry)
+    _check_geometry_state(method.geometry, state)
+    return _compiled_step(key, state, target, method.traced(state.approximation.mean.dtype))
 
 
-@eqx.filter_jit
-def _step(key: Key[Array, ""], state: State, target: Target, method: Method) -> tuple[State, Info]:
+def _check_geometry_state(geometry: AbstractGeometry, state: State) -> None:
+    """The state's part of the geometry has the structure and shapes that this geometry makes."""
+    wanted = jax.eval_shape(geometry.init, state.approximation)
+    shapes = [jax.tree.map(jnp.shape, tree) for tree in (wanted, state.geometry)]
+    if jax.tree.structure(wanted) != jax.tree.structure(state.geometry) or shapes[0] != shapes[1]:
+        remedy = "Pass the geometry that the state was made with, or make a new state with bures.init."
+        raise fail("state", f"one of {type(geometry).__name__}", type(state.geometry).__name__, remedy)
+
+
+def take_step(source: Source, state: State, target: Any, method: Method) -> tuple[State, Info]:
+    """One step, from a key and a `Target` inside a compiled program, or a generator and an `Evaluator` on the host."""
     q = state.approximation
-    objective = method.geometry.pursue(method.objective, state.geometry)
-    estimate = method.estimator(key, q, target, objective)
-    proposal, geometry_state, move = method.geometry.step(estimate, q, state.geometry)
-    finite = (
-        jnp.isfinite(estimate.bound)
-        & jnp.all(jnp.isfinite(proposal.mean))
-        & jnp.all(jnp.isfinite(proposal.chol))
-        & jnp.all(jnp.diagonal(proposal.chol) > 0)
-    )
-    moved = State(proposal, geometry_state)
-    state = jax.tree.map(lambda new, old: jnp.where(finite, new, old), moved, state)
+    xp = namespace(q.mean)
+    objective = method.geometry.next_objective(method.objective, state.geometry)
+    noise = method.estimator.noise(source, q, objective.K)
+    estimate = method.estimator.estimate(noise, q, target, objective)
+    proposal, geometry_state, report = method.geometry.step(estimate, q, state.geometry)
+    finite = xp.isfinite(estimate.bound) & proposal.is_valid()
+    state = select(finite, State(proposal, geometry_state), state)
     # The norm of the affine map z ↦ a + S (z − m) in L²(q).
-    grad_norm = jnp.sqrt(jnp.sum(estimate.a**2) + jnp.sum((linalg.symmetrise(estimate.S) @ q.chol) ** 2))
+    grad_norm = xp.sqrt(xp.sum(estimate.a**2) + xp.sum((linalg.symmetrise(estimate.S) @ q.chol) ** 2))
+    step_size, gap = (xp.asarray(number, q.mean.dtype) for number in (report.step_size, report.gap))
     ness = normalised_ess(estimate.log_weights.reshape(-1))
-    gap = jnp.asarray(move.gap, q.mean.dtype)
-    return state, Info(estimate.bound, ness, grad_norm, move.clipped, move.step_size, gap, finite)
+    return state, Info(estimate.bound, ness, grad_norm, report.clipped, step_size, gap, finite)
 
 
-def normalised_ess(log_weights: Float[Array, " n"]) -> Float[Array, ""]:
+_compiled_step = eqx.filter_jit(take_step)
+
+
+def normalised_ess(log_weights: Float[AnyArray, " n"]) -> Float[AnyArray, ""]:
     """(Σw)² / (n Σw²), the effective share of the draws."""
-    top = jnp.max(log_weights)
-    weights = jnp.exp(log_weights - jnp.where(jnp.isfinite(top), top, 0))
-    return jnp.sum(weights) ** 2 / (log_weights.size * jnp.sum(weights**2))
+    xp = namespace(log_weights)
+    top = xp.max(log_weights)
+    weights = xp.exp(log_weights - xp.where(xp.isfinite(top), top, 0))
+    return xp.sum(weights) ** 2 / (log_weights.size * xp.sum(weights**2))
 
 
-class Carry(eqx.Module):
-    """What the loop takes from step to step."""
+class LoopState(NamedTuple):
+    """What the loop takes from step to step, in arrays of JAX or of NumPy."""
 
     state: State
     best: Gaussian  # the approximation with the highest bound so far, to fall back to
-    best_bound: Float[Array, ""]
-    min_eigenvalue: Float[Array, ""]
-    count: Int[Array, ""]  # steps taken
-    calm: Int[Array, ""]  # steps in a row, up to now, with a gap below the tolerance
-    failed: Bool[Array, ""]
+    best_bound: Float[AnyArray, ""]
+    min_eigenvalue: Float[AnyArray, ""]
+    count: Int[AnyArray, ""]  # steps taken
+    calm: Int[AnyArray, ""]  # steps in a row, up to now, with a gap below the tolerance
+    failed: Bool[AnyArray, ""]
 
     @classmethod
-    @eqx.filter_jit
-    def start(cls, state: State) -> "Carry":
-        q = state.approximation
-        dtype = q.mean.dtype
-        smallest = linalg.singular_values(q.chol)[-1] ** 2
-        zero = jnp.array(0, jnp.int32)
-        return cls(state, q, jnp.array(-jnp.inf, dtype), smallest, zero, zero, jnp.array(False))
+    def start(cls, state: State) -> "LoopState":
+        """Before the first step."""
+        return _start(state) if on_host(state.approximation.mean) else _compiled_start(state)
 
     @property
-    def settled(self) -> Bool[Array, ""]:
+    def settled(self) -> Bool[AnyArray, ""]:
         """Whether the gap has stayed below the tolerance long enough to stop."""
         return self.calm >= _PATIENCE
+
+    @property
+    def is_on_host(self) -> bool:
+        """Whether the steps are taken in NumPy."""
+        return on_host(self.best_bound)
+
+
+def _start(state: State) -> LoopState:
+    q = state.approximation
+    xp, dtype = namespace(q.mean), q.mean.dtype
+    smallest = linalg.singular_values(q.chol)[-1] ** 2
+    zero, failed = xp.asarray(0, np.int32), xp.asarray(False)
+    return LoopState(state, q, xp.asarray(-np.inf, dtype), smallest, zero, zero, failed)
+
+
+_compiled_start = eqx.filter_jit(_start)
+
+
+def _advance_once(
+    source: Source, loop: LoopState, target: Any, method: Method, tolerance: Float[AnyArray, ""] | float
+) -> tuple[LoopState, Info]:
+    """One step, with the best so far, the smallest eigenvalue and the count of calm steps kept."""
+    q = loop.state.approximation
+    xp = namespace(q.mean)
+    state, info = take_step(source, loop.state, target, method)
+    better = info.finite & (info.bound > loop.best_bound)
+    best = select(better, q, loop.best)
+    best_bound = xp.where(better, info.bound, loop.best_bound)
+    smallest = _watch(state.approximation, loop.count, loop.min_eigenvalue)
+    failed = xp.logical_not(info.finite)
+    count = loop.count + xp.where(failed, 0, 1).astype(loop.count.dtype)
+    calm = xp.where(info.gap < tolerance, loop.calm + 1, 0).astype(loop.calm.dtype)
+    return LoopState(state, best, best_bound, smallest, count, calm, failed), info
+
+
+def _watch(q: Gaussian, count: Int[AnyArray, ""], last: Float[AnyArray, ""]) -> Float[AnyArray, ""]:
+    """The smallest eigenvalue of the covariance, looked at rarely where that costs as much as a step."""
+
+    def look():
+        return linalg.singular_values(q.chol)[-1] ** 2
+
+    return look() if q.dim <= _WATCHED_DIM else choose(count % 100 == 99, look, lambda: last)
 
 
 @eqx.filter_jit
 def advance(
     key: Key[Array, ""],
-    carry: Carry,
+    loop: LoopState,
     target: Target,
     method: Method,
     count: Int[Array, ""],
     tolerance: Float[Array, ""],
     capacity: int,
-) -> tuple[Carry, Trace]:
+) -> tuple[LoopState, Trace]:
     """Up to `count` (at most `capacity`) further steps, ending early at one that is not finite or once settled.
 
     Returns the trace in arrays of length `capacity`, of which the steps taken are filled.
     """
-    first = carry.count
-    dtype = carry.best_bound.dtype
-    empty = jnp.zeros((capacity,), dtype)
-    none = jnp.zeros((capacity,), bool)
-    trace = Trace(empty, empty, empty, none, empty, empty, none, empty)
+    first = loop.count
+    trace = Trace.empty(capacity, loop.best_bound.dtype, jnp)
 
-    def unfinished(loop):
-        carry, _ = loop
-        return (carry.count - first < count) & ~carry.failed & ~carry.settled
+    def unfinished(carried):
+        loop, _ = carried
+        return (loop.count - first < count) & ~loop.failed & ~loop.settled
 
-    def body(loop):
-        carry, trace = loop
-        at = carry.count - first
-        q = carry.state.approximation
-        state, info = _step(jax.random.fold_in(key, carry.count), carry.state, target, method)
-        better = info.finite & (info.bound > carry.best_bound)
-        best = jax.tree.map(lambda new, old: jnp.where(better, new, old), q, carry.best)
-        best_bound = jnp.where(better, info.bound, carry.best_bound)
-        smallest = _watch(state.approximation, carry.count, carry.min_eigenvalue)
-        entry = Trace(**{name: info[name] for name in info.names}, min_eigenvalue=smallest)
+    def body(carried):
+        loop, trace = carried
+        moved, info = _advance_once(jax.random.fold_in(key, loop.count), loop, target, method, tolerance)
+        at, entry = loop.count - first, Trace(*info, moved.min_eigenvalue)
         trace = jax.tree.map(lambda buffer, value: buffer.at[at].set(value.astype(buffer.dtype)), trace, entry)
-        failed = jnp.logical_not(info.finite)
-        taken = carry.count + jnp.where(failed, 0, 1)
-        calm = jnp.where(info.gap < tolerance, carry.calm + 1, 0)
-        return Carry(state, best, best_bound, smallest, taken, calm, failed), trace
+        return moved, trace
 
-    return jax.lax.while_loop(unfinished, body, (carry, trace))
+    return jax.lax.while_loop(unfinished, body, (loop, trace))
 
 
-def _watch(q: Gaussian, count: Int[Array, ""], last: Float[Array, ""]) -> Float[Array, ""]:
-    """The smallest eigenvalue of the covariance, looked at rarely where that costs as much as a step."""
-
-    def look(chol):
-        return linalg.singular_values(chol)[-1] ** 2
-
-    if q.dim <= _WATCHED_DIM:
-        return look(q.chol)
-    return jax.lax.cond(count % 100 == 99, look, lambda chol: last, q.chol)
+def advance_on_host(
+    key: Key[Array, ""], loop: LoopState, evaluator: Any, method: Method, count: int, tolerance: float
+) -> tuple[LoopState, Trace]:
+    """The same in NumPy: nothing is compiled but the target. Step t draws from `host_generator(key, t)`."""
+    entries = []
+    with np.errstate(all="ignore"):  # what is not finite is seen by the step
+        while len(entries) < count and not loop.failed and not loop.settled:
+            loop, info = _advance_once(host_generator(key, int(loop.count)), loop, evaluator, method, tolerance)
+            entries.append((*info, loop.min_eigenvalue))
+    if not entries:
+        return loop, Trace.empty(0, loop.best_bound.dtype)
+    return loop, Trace(*(np.array(column) for column in zip(*entries, strict=True)))

@@ -12,10 +12,10 @@ and α → 1 is a limit, not an error: bound = mean ℓ, A = 1/K, B = 0.
 from typing import Any, NamedTuple
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Float
+import numpy as np
+from jaxtyping import Float
 
+from bures.arrays import AnyArray, Module, choose, constant, namespace, repeat, softmax
 from bures.check import check_positive_integer, check_real
 
 _LEAST_SHARE, _LEAST_POWER, _BISECTIONS = 0.5, 1e-6, 8
@@ -25,12 +25,12 @@ _K_REMEDY = "K is the number of draws in a tuple, e.g. K=5."
 class Coefficients(NamedTuple):
     """What a tuple's log weights say about each of its draws."""
 
-    g: Float[Array, "*m K"]  # ∂ bound / ∂ ℓ: the weights of the plain reparameterised gradient
-    A: Float[Array, "*m K"]
-    B: Float[Array, "*m K"]
+    g: Float[AnyArray, "*m K"]  # ∂ bound / ∂ ℓ: the weights of the plain reparameterised gradient
+    A: Float[AnyArray, "*m K"]
+    B: Float[AnyArray, "*m K"]
 
 
-class AbstractObjective(eqx.Module):
+class AbstractObjective(Module):
     """A bound on the log evidence from K draws, and the coefficients of its gradients."""
 
     K: eqx.AbstractVar[int]
@@ -41,27 +41,28 @@ class AbstractObjective(eqx.Module):
         """Whether the bound is E[log p] plus the entropy of q, as forward–backward schemes need."""
         return self.K == 1
 
-    def bound(self, log_weights: Float[Array, "*m K"]) -> Float[Array, "*m"]:
+    def bound(self, log_weights: Float[AnyArray, "*m K"]) -> Float[AnyArray, "*m"]:
         """The bound of each tuple.
 
-        >>> IWELBO(K=2).bound(jnp.log(jnp.array([1.0, 3.0]))).round(4).tolist()
+        >>> IWELBO(K=2).bound(np.log(np.array([1.0, 3.0]))).round(4).tolist()
         0.6931
         """
+        xp = namespace(log_weights)
         power = self._power(log_weights)
         # Centred at the largest weight and written with expm1 and log1p: exact for every power down to the limit 0.
-        top = jax.lax.stop_gradient(jnp.max(log_weights, axis=-1, keepdims=True))
-        top = jnp.where(jnp.isfinite(top), top, 0)
+        top = constant(xp.max(log_weights, axis=-1, keepdims=True))
+        top = xp.where(xp.isfinite(top), top, 0)
         centred = log_weights - top
-        mean = jnp.mean(jnp.expm1(power * centred), axis=-1)
-        # At a power this small exp(power · −∞) is the only term that still matters, and it must not round to a number.
-        lost = jnp.any(centred == -jnp.inf, axis=-1) & (jnp.asarray(self.alpha) == 1)
-        return jnp.where(lost, -jnp.inf, top[..., 0] + jnp.log1p(mean) / power)
+        mean = xp.mean(xp.expm1(power * centred), axis=-1)
+        # In the limit α = 1 a draw of weight zero makes the bound −∞, which rounding of so small a power would hide.
+        lost = xp.any(centred == -np.inf, axis=-1) & (self.alpha == 1)
+        return xp.where(lost, -np.inf, top[..., 0] + xp.log1p(mean) / power)
 
-    def coefficients(self, log_weights: Float[Array, "*m K"]) -> Coefficients:
+    def coefficients(self, log_weights: Float[AnyArray, "*m K"]) -> Coefficients:
         """g, A and B of each draw of each tuple."""
         return _coefficients(self._power(log_weights), log_weights)
 
-    def tempered(self, strength: Float[Array, ""]) -> "AbstractObjective":
+    def tempered(self, strength: Float[AnyArray, ""]) -> "AbstractObjective":
         """The same bound with gradients for a place far from the target: see `Tempered`.
 
         An objective with coefficients of its own is returned as it is.
@@ -69,10 +70,10 @@ class AbstractObjective(eqx.Module):
         own = type(self).coefficients is not AbstractObjective.coefficients
         return self if own else Tempered(self.K, self.alpha, strength)
 
-    def _power(self, log_weights: Float[Array, "*m K"]) -> Float[Array, ""]:
+    def _power(self, log_weights: Float[AnyArray, "*m K"]) -> Float[AnyArray, ""]:
         """1 − α, kept just above zero."""
-        dtype = log_weights.dtype
-        return jnp.maximum(1 - jnp.asarray(self.alpha, dtype), jnp.sqrt(jnp.finfo(dtype).tiny))
+        xp, dtype = namespace(log_weights), log_weights.dtype
+        return xp.maximum(1 - xp.asarray(self.alpha, dtype), xp.sqrt(xp.finfo(dtype).tiny))
 
 
 class ELBO(AbstractObjective):
@@ -101,9 +102,9 @@ class VRIWAE(AbstractObjective):
     K: int = eqx.field(static=True)
     alpha: float
 
-    def __check_init__(self):
-        check_positive_integer("K", self.K, _K_REMEDY)
-        check_real("alpha", self.alpha, 0, 1, "alpha=0 is the IW-ELBO, alpha=1 the ELBO.")
+    def __init__(self, K: int, alpha: float):
+        self.K = check_positive_integer("K", K, _K_REMEDY)
+        self.alpha = check_real("alpha", alpha, 0, 1, "alpha=0 is the IW-ELBO, alpha=1 the ELBO.")
 
 
 class Tempered(AbstractObjective):
@@ -116,31 +117,36 @@ class Tempered(AbstractObjective):
 
     K: int = eqx.field(static=True)
     alpha: Any  # a number, or an array while tracing
-    strength: Float[Array, ""]
+    strength: Float[AnyArray, ""]
 
     def coefficients(self, log_weights):
+        xp = namespace(log_weights)
         power = self._power(log_weights)
 
-        def degenerate(power):
-            squares = jnp.sum(jax.nn.softmax(power * log_weights, axis=-1) ** 2, axis=-1)
-            return jnp.mean(1 / squares) < _LEAST_SHARE * self.K
+        top = xp.max(log_weights, axis=-1, keepdims=True)
+        centred = log_weights - xp.where(xp.isfinite(top), top, 0)
 
-        def bisect(_, ends):
+        def degenerate(power):
+            weights = xp.exp(power * centred)
+            effective = xp.sum(weights, axis=-1) ** 2 / xp.sum(weights**2, axis=-1)
+            return xp.mean(effective) < _LEAST_SHARE * self.K
+
+        def bisect(ends):
             low, high = ends
-            middle = jnp.sqrt(low * high)
+            middle = xp.sqrt(low * high)
             bad = degenerate(middle)
-            return jnp.where(bad, low, middle), jnp.where(bad, middle, high)
+            return xp.where(bad, low, middle), xp.where(bad, middle, high)
 
         def search():
-            return jax.lax.fori_loop(0, _BISECTIONS, bisect, (_LEAST_POWER * power, power))[0]
+            return repeat(_BISECTIONS, bisect, (_LEAST_POWER * power, power))[0]
 
-        lowest = jax.lax.cond(degenerate(power), search, lambda: power)
+        lowest = choose(degenerate(power), search, lambda: power)
         return _coefficients(power * (lowest / power) ** self.strength, log_weights)
 
 
-def _coefficients(power: Float[Array, ""], log_weights: Float[Array, "*m K"]) -> Coefficients:
+def _coefficients(power: Float[AnyArray, ""], log_weights: Float[AnyArray, "*m K"]) -> Coefficients:
     """g, A and B for a given power 1 − α."""
-    g = jax.nn.softmax(power * log_weights, axis=-1)
+    g = softmax(power * log_weights)
     A = (1 - power) * g + power * g**2
     B = power * g * (1 - g) * ((1 - power) + 2 * power * g)
     return Coefficients(g, A, B)

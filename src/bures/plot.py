@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import jax
-import jax.numpy as jnp
 import matplotlib as mpl
 import numpy as np
 from jaxtyping import Array, Key
@@ -22,7 +21,8 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 from scipy import ndimage, stats
 
 from bures import diagnostics
-from bures.check import check_key, check_positive_integer, fail
+from bures.check import check_positive_integer, fail
+from bures.engine import Evaluator
 from bures.fitting import Fit
 from bures.gaussian import Gaussian
 from bures.objective import AbstractObjective
@@ -71,7 +71,7 @@ def _styled[**P, R](draw: Callable[P, R]) -> Callable[P, R]:
 
 def _last_label(fit: Fit) -> str:
     """What the fitted Gaussian is: the last one, or the one the fit fell back to."""
-    is_last = bool(jnp.all(fit.approximation.mean == fit.state.approximation.mean))
+    is_last = bool(np.all(np.asarray(fit.approximation.mean) == np.asarray(fit.state.approximation.mean)))
     return f"{fit.num_steps} (final)" if is_last else "the best, returned"
 
 
@@ -146,15 +146,21 @@ def bound_trace(fit: Fit, ax: Axes | None = None) -> Axes:
 
 
 @_styled
-def weights_tail(fit: Fit, key: Key[Array, ""], num_samples: int = 10_000, ax: Axes | None = None) -> Axes:
+def weights_tail(
+    fit: Fit, key: Key[Array, ""] | None = None, num_samples: int | None = None, ax: Axes | None = None
+) -> Axes:
     """How the largest importance weights fall off, with the generalised Pareto distribution fitted to them.
 
-    In these axes a tail of shape k̂ ends as a line of slope −1 / k̂: the flatter, the fewer draws carry the weight.
+    In these axes a tail of shape k̂ ends as a line of slope −1 / k̂: the flatter, the fewer draws carry the weight. The
+    draws are those the fit was judged by; with a `key`, as many new ones or `num_samples`.
     """
     ax = ax or _new_axes(1, (5, 3))[0]
-    pool = diagnostics.Pool.draw(key, fit.approximation, fit.target, num_samples)
-    log_weights = np.asarray(pool.log_weights, np.float64)
-    khat = diagnostics.pareto_khat(log_weights)
+    pool = fit.draws()
+    if key is not None:
+        pool = diagnostics.WeightedDraws.draw(key, fit.approximation, fit.target, num_samples or pool.log_p.size)
+    log_weights, num_samples = pool.log_weights, pool.log_p.size
+    tail = pool.tail()
+    khat = tail.k
     ax.set_title(_verdict(khat, diagnostics.khat_threshold(num_samples)))
     ax.set(xlabel="importance weight / mean weight", ylabel="share of draws above it")
     ax.set(xscale="log", yscale="log")
@@ -163,7 +169,7 @@ def weights_tail(fit: Fit, key: Key[Array, ""], num_samples: int = 10_000, ax: A
     centred = log_weights - diagnostics.log_evidence(log_weights)[0]
     shown = np.sort(centred[centred > math.log(1e-3)])[::-1][: num_samples // 2]
     ax.plot(np.exp(shown), (np.arange(shown.size) + 0.5) / num_samples, ".", color=_COLOURS[0], markersize=3)
-    fitted = diagnostics.smooth_log_weights(centred)
+    fitted = diagnostics.smooth_log_weights(centred, tail._replace(top=float(np.max(centred))))
     tail = np.sort(fitted[fitted != centred])[::-1]
     shares = (np.arange(tail.size) + 0.5) / num_samples
     kept = tail < np.max(centred)  # smoothed weights are cut off at the largest; the distribution is not
@@ -177,11 +183,9 @@ def weights_tail(fit: Fit, key: Key[Array, ""], num_samples: int = 10_000, ax: A
 
 
 @_styled
-def summary(fit: Fit, key: Key[Array, ""]) -> Figure:
+def summary(fit: Fit, key: Key[Array, ""] | None = None) -> Figure:
     """A fit on one page: in the plane its path, elsewhere marginals against importance-resampled draws; the bound by
-    step; and the tail of the importance weights."""
-    check_key(key)
-    key_tail, key_draws = jax.random.split(key)
+    step; and the tail of the importance weights. The draws are those the fit was judged by, or with a `key` new ones."""
     figure = Figure(figsize=(10, 4.6), layout="constrained")
     if fit.target.dim == 2:
         axes = figure.subplot_mosaic("EB\nET", width_ratios=[1.2, 1])
@@ -194,10 +198,10 @@ def summary(fit: Fit, key: Key[Array, ""]) -> Figure:
         top, bottom = cast(Any, figure.subfigures(2, 1, height_ratios=[3, 1.8 * rows]))
         axes = top.subplot_mosaic("BT")
         panels = _trim(list(bottom.subplots(rows, columns, squeeze=False).flat), count)
-        draws = _resampled(fit, key_draws)
+        draws = _resampled(fit, key)
         marginals(fit, draws, reference_name="importance-resampled draws", max_coordinates=count, axes=panels)
     bound_trace(fit, axes["B"])
-    weights_tail(fit, key_tail, ax=axes["T"])
+    weights_tail(fit, key, ax=axes["T"])
     ending = fit.outcome.name.lower().replace("_", " ")
     figure.suptitle(f"{str(fit).splitlines()[0]}: {ending}", x=0.01, horizontalalignment="left")
     return figure
@@ -301,7 +305,7 @@ def _draw_target(ax: Axes, target: Target, views: Sequence[Interval]) -> None:
     """Filled contours of the target's density over the view."""
     x, y = (np.linspace(*view, 150) for view in views)
     points = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
-    values = np.asarray(jax.lax.map(target.log_density, jnp.asarray(points), batch_size=1024), np.float64)
+    values = np.asarray(Evaluator(target).value(points), np.float64)
     values = np.where(np.isnan(values), -np.inf, values)
     if np.any(np.isfinite(values)):
         _fill_contours(ax, x, y, np.exp(values - np.max(values)).reshape(y.size, x.size))
@@ -412,9 +416,12 @@ def _draws(reference: Any) -> np.ndarray:
     return draws
 
 
-def _resampled(fit: Fit, key: Key[Array, ""]) -> np.ndarray | None:
+def _resampled(fit: Fit, key: Key[Array, ""] | None) -> np.ndarray | None:
     try:
-        return np.asarray(fit.resample(key, 4000))
+        if key is not None:
+            return np.asarray(fit.resample(key, 4000))
+        pool = fit.draws()
+        return pool.z[pool.choose(fit.key, min(4000, pool.log_p.size))]
     except ValueError:  # no draw of positive density: there is nothing to compare with
         return None
 
@@ -424,8 +431,7 @@ def _verdict(khat: float, threshold: float) -> str:
         return "All importance weights are equal: the approximation is exact"
     if not math.isfinite(khat):
         return "Importance weights not finite, or all on a few draws: not to be trusted"
-    advice = "trust below" if khat < threshold else "too heavy: trust only below"
-    return f"Pareto k̂ = {khat:.2f} ({advice} {threshold:.2f})"
+    return f"Pareto k̂ = {khat:.2f} ({'light' if khat < threshold else 'heavy: light would be'} below {threshold:.2f})"
 
 
 def _describe(objective: AbstractObjective) -> str:

@@ -23,11 +23,14 @@ import numpy as np
 from jaxtyping import Array, Float
 
 import bures
+from bures.arrays import to_host
 from bures.check import as_array, fail
-from bures.fitting import Fit
+from bures.fitting.judgement import restore
+from bures.fitting.result import Fit, Record
 from bures.gaussian import Gaussian
 from bures.geometry import Euclidean
-from bures.loop import Carry, Method, State, Trace
+from bures.loop import LoopState, Method, State, Trace
+from bures.start import Mode, View
 from bures.target import Target, as_target
 from bures.target.blocks import equations
 
@@ -60,6 +63,13 @@ def _description(fit: Fit) -> dict[str, Any]:
         "outcome": fit.outcome.name,
         "key_implementation": str(jax.random.key_impl(fit.key)),
         "method": {part: _describe_part(getattr(fit.method, part)) for part in _PARTS},
+        "on_host": fit.loop.is_on_host,
+        "start_evaluations": fit.record.start_evaluations,
+        "search_evaluations": fit.judgement.evaluations,
+        "rounding": fit.diagnostics.rounding,
+        "reach": fit.diagnostics.coverage.reach,
+        "num_modes": len(fit.judgement.modes),
+        "num_views": len(fit.judgement.views),
     }
 
 
@@ -76,8 +86,17 @@ def _arrays(fit: Fit) -> dict[str, Any]:
         "path_means": np.stack([np.asarray(point.mean) for _, point in fit.path]),
         "path_chols": np.stack([np.asarray(point.chol) for _, point in fit.path]),
         **{f"trace_{name}": fit.trace[name] for name in fit.trace.names},
-        **{f"carry_{i}": leaf for i, leaf in enumerate(jax.tree.leaves(fit.carry))},
+        "log_p": fit.judgement.log_p,
+        "log_q": fit.judgement.log_q,
+        **_numbered("carry", fit.loop),
+        **_numbered("modes", fit.judgement.modes),
+        **_numbered("views", fit.judgement.views),
     }
+
+
+def _numbered(name: str, tree: Any) -> dict[str, Any]:
+    """The leaves of a tree by number."""
+    return {f"{name}_{i}": leaf for i, leaf in enumerate(jax.tree.leaves(tree))}
 
 
 def _plain(value: Any) -> Any:
@@ -143,7 +162,9 @@ def load(path: Any, *, target: Any, dim: int | None = None, **parts: Any) -> Fit
         _check_same_density(target, arrays["probes"], arrays["log_densities"])
     else:
         _check_same_density(target, arrays["mean"][None], np.array([description["log_density_at_mean"]]))
-    template = Carry.start(State(q, method.geometry.init(q)))
+    on_host = description.get("on_host", False)
+    begun = to_host(q) if on_host else q
+    template = LoopState.start(State(begun, method.geometry.init(begun)))
     leaves, structure = jax.tree.flatten(template)
     saved = [arrays.get(f"carry_{i}") for i in range(len(leaves))]
     if f"carry_{len(leaves)}" in arrays or any(
@@ -151,16 +172,49 @@ def load(path: Any, *, target: Any, dim: int | None = None, **parts: Any) -> Fit
     ):
         raise fail("geometry", "the one of the saved fit", method.geometry, "Pass the same optimiser as then.")
     steps = zip(arrays["path_steps"], arrays["path_means"], arrays["path_chols"], strict=True)
-    return Fit(
+    put = np.asarray if on_host else as_array
+    fit = Fit(
         approximation=q,
         trace=Trace(**{name[6:]: array for name, array in arrays.items() if name.startswith("trace_")}),
         path=tuple((int(step), Gaussian(mean, chol)) for step, mean, chol in steps),
         target=target,
         method=method,
         key=jax.random.wrap_key_data(as_array(arrays["key"]), impl=description["key_implementation"]),
-        carry=jax.tree.unflatten(structure, [as_array(leaf) for leaf in saved]),
+        loop=jax.tree.unflatten(structure, [put(leaf) for leaf in saved]),
         outcome_code=bures.Outcome[description["outcome"]].value,
+        record=Record(start_evaluations=description.get("start_evaluations", 0)),
     )
+    if "log_p" in arrays:
+        _restore_judgement(fit, description, arrays)
+    return fit
+
+
+def _restore_judgement(fit: Fit, description: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    """The judgement as it was saved, from its weights and what the search saw."""
+    number = 0.0
+    view = View(number, number, number, number, number)
+    empty = Gaussian.unchecked(number, number)  # pyright: ignore[reportArgumentType]
+    modes = _rebuild("modes", (Mode(empty, view),) * description["num_modes"], arrays)
+    views = _rebuild("views", (view,) * description["num_views"], arrays)
+    fit.record.modes = modes
+    fit.record.judgement = restore(
+        fit.key,
+        fit.approximation,
+        fit.target,
+        (arrays["log_p"], arrays["log_q"], description["rounding"]),
+        modes,
+        views,
+        reach=description["reach"],
+        evaluations=description["search_evaluations"],
+        **fit.run_facts(),
+    )
+
+
+def _rebuild(name: str, template: Any, arrays: dict[str, np.ndarray]) -> Any:
+    """The tree of a template with the numbered arrays as leaves; single numbers as floats."""
+    leaves, structure = jax.tree.flatten(template)
+    found = [arrays[f"{name}_{i}"] for i in range(len(leaves))]
+    return jax.tree.unflatten(structure, [array if array.ndim else float(array) for array in found])
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

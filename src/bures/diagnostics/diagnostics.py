@@ -1,0 +1,273 @@
+"""How good is an approximation? Weights of fresh draws tell, and the search for modes what these cannot see."""
+
+import dataclasses
+import enum
+import math
+from typing import Any
+
+import numpy as np
+from jaxtyping import Array, Key
+
+from bures.check import check_positive_integer, fail
+from bures.diagnostics.coverage import Coverage, Missed
+from bures.diagnostics.pareto import khat_threshold
+from bures.diagnostics.weighted import WeightedDraws, log_evidence, ness, relative_weights
+from bures.gaussian import Gaussian
+from bures.objective import IWELBO
+from bures.target import Target
+
+_CLOSE = 0.9  # nESS from which plain draws are as good as corrected ones
+_SPLITS = 10  # of the draws, to measure how well their weighted moments are known
+_MEAN_ERROR, _DEVIATION_ERROR, _EFFECTIVE = 0.05, 0.1, 200  # of a correction that works: in sd, in shares, in draws
+_ROUNDED = 0.05  # nats of rounding in log p that matter
+
+
+class Verdict(enum.Enum):
+    """What an approximation may be used for."""
+
+    CLOSE = "close"
+    USABLE = "usable"
+    UNDECIDED = "undecided"
+    SEVERAL_MODES = "several modes"
+    MASS_OUTSIDE = "mass outside"
+    ROUNDED = "rounded"
+    UNTRUSTED = "untrusted"
+    DEGENERATE = "degenerate"
+
+
+@dataclasses.dataclass(frozen=True)
+class Correction:
+    """How well importance weights know the moments, from splits of the draws."""
+
+    mean_error: float  # the largest standard error of a weighted mean, in weighted standard deviations
+    deviation_error: float  # the largest relative standard error of a weighted standard deviation
+    effective: float  # effective draws
+    shift: float  # how far the weights move a mean at the most, in weighted standard deviations
+
+    @property
+    def works(self) -> bool:
+        precise = self.mean_error < _MEAN_ERROR and self.deviation_error < _DEVIATION_ERROR
+        return precise and self.effective >= _EFFECTIVE
+
+
+@dataclasses.dataclass(frozen=True)
+class Diagnostics:
+    """Quality of an approximation, from `num_samples` fresh draws. Printable."""
+
+    num_samples: int
+    elbo: float
+    elbo_mcse: float
+    iw_elbo: float
+    iw_elbo_K: int
+    ness: float
+    khat: float
+    khat_error: float
+    khat_threshold: float
+    log_evidence: float
+    log_evidence_mcse: float
+    rounding: float  # nats by which log p may be off by rounding alone
+    correction: Correction
+    coverage: Coverage = dataclasses.field(default_factory=Coverage)
+    min_eigenvalue: float | None = None  # over the run, where the diagnostics are those of a fit
+    clip_rate: float | None = None
+    names: tuple[str, ...] = ()
+
+    @property
+    def trustworthy(self) -> bool:
+        """Whether its draws, corrected by importance weights where the message says so, can be used."""
+        return self.verdict in (Verdict.CLOSE, Verdict.USABLE)
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the approximation may be used for."""
+        if self.khat == math.inf or math.isnan(self.khat):
+            return Verdict.DEGENERATE
+        by_weights = self._verdict_of_weights()
+        trusted = by_weights in (Verdict.CLOSE, Verdict.USABLE)
+        if any(trusted or missed.is_apart for missed in self.coverage.missed):
+            return Verdict.SEVERAL_MODES
+        if self.coverage.outside and (trusted or by_weights is Verdict.UNDECIDED):
+            return Verdict.MASS_OUTSIDE
+        return by_weights
+
+    def _verdict_of_weights(self) -> Verdict:
+        """By the weights of q's own draws alone, which see no other mode."""
+        if self.is_light:
+            return Verdict.CLOSE if self.ness >= _CLOSE else Verdict.USABLE
+        if self.rounding > _ROUNDED:
+            return Verdict.ROUNDED
+        if self.ness >= _CLOSE and self.correction.works:
+            return Verdict.CLOSE
+        if not self.correction.works or self.khat - 2 * self.khat_error > 1:
+            return Verdict.UNTRUSTED
+        return Verdict.USABLE if self.khat + 2 * self.khat_error < 1 else Verdict.UNDECIDED
+
+    @property
+    def is_light(self) -> bool:
+        """Whether the tail of the weights is surely light enough to correct anything."""
+        return self.khat + 2 * self.khat_error < self.khat_threshold
+
+    @property
+    def message(self) -> str:
+        """What the draws say, and what to do about it."""
+        text = _MESSAGES[self.verdict]
+        if self.verdict is Verdict.SEVERAL_MODES:
+            text = self._about_modes()
+        elif self.verdict is Verdict.MASS_OUTSIDE:
+            text = text.format(share=100 * self.coverage.outside)
+        elif self.verdict is Verdict.UNDECIDED:
+            text = text.format(khat=self.khat, error=self.khat_error)
+        elif self.verdict is Verdict.USABLE and not self.is_light:
+            text = _CORRECTED.format(khat=self.khat, means=self.correction.mean_error)
+        elif self.verdict is Verdict.CLOSE:
+            text = text if self.coverage.reach else _NOT_SEARCHED
+            text = text if self.is_light else f"{text} {_HEAVY.format(khat=self.khat)}"
+        return f"{text} {self._about_the_search()}" if self.trustworthy else text
+
+    def _about_modes(self) -> str:
+        places = "; ".join(f"{100 * each.share:.1f}% around {self._place(each)}" for each in self.coverage.missed[:3])
+        more = len(self.coverage.missed) - 3
+        own = 100 * (1 - self.coverage.missed_share)
+        return (
+            f"One of several modes: the approximation holds about {own:.1f}% of the mass that was seen, and does not "
+            f"reach {places}{f'; {more} more' if more > 0 else ''}. Its draws stand for its own part only: do not use "
+            "them for the whole. Fit the other modes with init=, make labels unique, or use MCMC that finds all modes."
+        )
+
+    def _place(self, missed: Missed) -> str:
+        names = self.names or tuple(f"z[{i}]" for i in range(missed.location.size))
+        shown = [f"{name} = {value:.3g}" for name, value in zip(names[:3], missed.location[:3], strict=False)]
+        return f"({', '.join(shown)}{', ...' if missed.location.size > 3 else ''})"
+
+    def _about_the_search(self) -> str:
+        if not self.coverage.reach:
+            return "Other modes were not searched for, and no diagnostic of draws sees them: see fit.diagnostics."
+        reach = f"{self.coverage.reach:.0f} standard deviations away"
+        return f"No other mode was found up to {reach}; a narrow one can be missed."
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Names and formatted values, for tables."""
+        rows = [
+            ("ELBO", f"{self.elbo:.3f} ± {self.elbo_mcse:.3f}"),
+            (f"IW-ELBO (K = {self.iw_elbo_K})", f"{self.iw_elbo:.3f}"),
+            ("log evidence", f"{self.log_evidence:.3f} ± {self.log_evidence_mcse:.3f}"),
+            ("nESS", f"{100 * self.ness:.1f}%"),
+            (
+                "Pareto k̂",
+                f"{self.khat:.2f} ± {self.khat_error:.2f} "
+                f"(threshold {self.khat_threshold:.2f} at {self.num_samples} draws)",
+            ),
+            (
+                "error of corrected moments",
+                f"means {self.correction.mean_error:.3f} sd, sds {100 * self.correction.deviation_error:.1f}%",
+            ),
+        ]
+        if self.min_eigenvalue is not None:
+            rows.append(("smallest eigenvalue in the run", f"{self.min_eigenvalue:.3g}"))
+        if self.clip_rate is not None:
+            rows.append(("steps where the safeguard acted", f"{100 * self.clip_rate:.1f}%"))
+        return rows
+
+    def __str__(self) -> str:
+        width = max(len(name) for name, _ in self.rows())
+        return "\n".join([*(f"{name:<{width}}  {value}" for name, value in self.rows()), self.message])
+
+
+_MESSAGES = {
+    Verdict.CLOSE: "The approximation is close to the target: use its draws as they are, or resample them.",
+    Verdict.USABLE: "Usable: take fit.resample draws, which importance weights correct, instead of plain ones.",
+    Verdict.UNDECIDED: (
+        "Undecided: the weights seem to correct the moments, but k̂ = {khat:.2f} ± {error:.2f}. If it is below 1, "
+        "fit.resample draws can be used; if above, their weights are too heavy-tailed to correct anything. More draws, "
+        "fit.diagnose(key, 100_000), may tell; MCMC started from here will."
+    ),
+    Verdict.SEVERAL_MODES: "",
+    Verdict.MASS_OUTSIDE: (
+        "About {share:.0f}% of the mass lies further out than the approximation reaches, in tails or other modes: "
+        "do not trust it, nor importance weights to correct it. Use MCMC started from here."
+    ),
+    Verdict.ROUNDED: (
+        "The weights show the rounding of log p, not the target: its values are too large for float32. "
+        "Call jax.config.update('jax_enable_x64', True) first, and fit again."
+    ),
+    Verdict.UNTRUSTED: (
+        "Do not trust this approximation: its weights are too heavy-tailed to correct. Try an IW objective "
+        "with larger K, a wider init, a reparameterised model, or MCMC started from here."
+    ),
+    Verdict.DEGENERATE: "The weights are degenerate or not finite: do not use this approximation. Try a wider init.",
+}
+_CORRECTED = (
+    "Usable: take fit.resample draws. The weights are heavy-tailed (k̂ = {khat:.2f}) but do correct the moments: means "
+    "are known to {means:.2f} standard deviations. Do not use them for tail probabilities."
+)
+_HEAVY = "Only its tails may be lighter than the target's (k̂ = {khat:.2f}): check tail probabilities by MCMC."
+_NOT_SEARCHED = "The approximation is close to the target where its draws are."
+
+
+def diagnose(
+    key: Key[Array, ""], q: Gaussian, target: Target, *, num_samples: int = 10_000, K: int = 10, **run: Any
+) -> Diagnostics:
+    """Diagnostics of q as an approximation to the target, from fresh importance weights."""
+    check_diagnosis(num_samples, K)
+    return summarise(WeightedDraws.draw(key, q, target, num_samples), K=K, **run)
+
+
+def check_diagnosis(num_samples: int, K: int) -> None:
+    """Enough draws for k̂ and for tuples of K."""
+    check_positive_integer("K", K, "It is the tuple size of the reported IW-ELBO, e.g. K=10.")
+    check_positive_integer("num_samples", num_samples, "It is the number of fresh draws, e.g. 10_000.")
+    if num_samples < max(K, 25):
+        raise fail("num_samples", f"at least {max(K, 25)}", num_samples, "k̂ needs a tail to look at.")
+
+
+def summarise(draws: WeightedDraws, *, K: int = 10, **run: Any) -> Diagnostics:
+    """Diagnostics of draws at hand; `run` are further fields of `Diagnostics`."""
+    values, size = draws.log_weights, draws.log_p.size
+    finite = bool(np.all(np.isfinite(values)))
+    evidence, evidence_mcse = log_evidence(values)
+    tail = draws.tail()
+    with np.errstate(all="ignore"):
+        return Diagnostics(
+            num_samples=size,
+            elbo=float(np.mean(values)),
+            elbo_mcse=float(np.std(values, ddof=1) / math.sqrt(size)) if finite else math.inf,
+            iw_elbo=float(np.mean(IWELBO(K).bound(values[: size // K * K].reshape(-1, K)))),
+            iw_elbo_K=K,
+            ness=ness(values),
+            khat=tail.k,
+            khat_error=tail.error,
+            khat_threshold=khat_threshold(size),
+            log_evidence=evidence,
+            log_evidence_mcse=evidence_mcse,
+            rounding=draws.resolution,
+            correction=measure_correction(draws.z, draws.smoothed()),
+            **run,
+        )
+
+
+def measure_correction(z: np.ndarray, log_weights: np.ndarray) -> Correction:
+    """How well the weighted moments are known, by their spread over splits of the draws."""
+    nothing = Correction(math.inf, math.inf, 0.0, math.inf)
+    size = log_weights.size // _SPLITS * _SPLITS
+    if not np.isfinite(np.max(log_weights)) or size == 0:
+        return nothing
+    weights = relative_weights(np.where(np.isnan(log_weights), -np.inf, log_weights))
+    centred = np.asarray(z, np.float64) - np.mean(z, axis=0, dtype=np.float64)
+    mean, deviation = _moments(weights, centred)
+    if not np.all(deviation > 0):
+        return nothing
+    parts = zip(weights[:size].reshape(_SPLITS, -1), centred[:size].reshape(_SPLITS, -1, z.shape[1]), strict=True)
+    moments = np.array([_moments(*part) for part in parts])
+    with np.errstate(all="ignore"):
+        errors = np.std(moments, axis=0, ddof=1) / (deviation * math.sqrt(_SPLITS))
+    errors = np.where(np.isfinite(errors), errors, math.inf)
+    effective = float(np.sum(weights) ** 2 / np.sum(weights**2))
+    shift = float(np.max(np.abs(mean) / deviation))
+    return Correction(float(np.max(errors[0])), float(np.max(errors[1])), effective, shift)
+
+
+def _moments(weights: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Weighted means and standard deviations."""
+    shares = weights / max(float(np.sum(weights)), 1e-300)
+    mean = shares @ z
+    return mean, np.sqrt(np.maximum(shares @ z**2 - mean**2, 0))

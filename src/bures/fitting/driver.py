@@ -1,0 +1,267 @@
+"""`fit`: the driver of the steps, on the host or in compiled calls, with stopping and an honest outcome."""
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from bures.arrays import to_device, to_host
+from bures.check import check_key, check_positive_integer, check_real, fail, is_traced
+from bures.draws import host_generator
+from bures.engine import Evaluator, default_draws
+from bures.estimator import AbstractEstimator
+from bures.fitting.defaults import default_estimator, default_objective, default_tolerance
+from bures.fitting.progress import progress_bar
+from bures.fitting.result import Callback, Fit, Record
+from bures.gaussian import Gaussian
+from bures.geometry import AbstractGeometry, Whitened
+from bures.loop import LoopState, Method, Trace, advance, advance_on_host, init as init_state
+from bures.objective import AbstractObjective
+from bures.outcome import Outcome, has_converged, has_diverged
+from bures.start import Start, find_start
+from bures.target import Target, as_target
+
+_MAX_STEPS = 10_000  # when the number of steps is left to the stopping rule
+_CAPACITY = 100  # steps in one call, at the most
+_RESPONSE = 0.2  # seconds one call should take: how long Ctrl-C and the progress bar may wait
+_START = 2**32 - 1  # with the key, for the start: no step has this number
+
+
+def fit(
+    target: Target | Callable[[Float[Array, " dim"]], Float[Array, ""]],
+    *,
+    key: Key[Array, ""],
+    dim: int | None = None,
+    objective: AbstractObjective | None = None,
+    estimator: AbstractEstimator | None = None,
+    geometry: AbstractGeometry | None = None,
+    init: Gaussian | None = None,
+    num_steps: int | None = None,
+    tolerance: float | None = None,
+    progress: bool | None = None,
+    callback: Callback | None = None,
+) -> Fit:
+    """Fit a Gaussian to a target.
+
+    **Arguments:**
+
+    - `target`: a `Target`, or a JAX log density `(dim,) -> scalar` together with `dim`.
+    - `key`: a typed key, `jax.random.key(0)`. Step t uses `fold_in(key, t)`.
+    - `objective`, `estimator`, `geometry`: any legal combination; by default those of
+        `default_objective` and `default_estimator`, and `Whitened`.
+    - `init`: the first Gaussian; by default one close to a mode, or a wider one that sees more mass. Its dtype is the
+        dtype of the fit.
+    - `num_steps`: take exactly this many steps; by default, stop when the bound has stopped improving.
+    - `tolerance`: stop (at the latest after `num_steps`) when the optimum is less than this many nats away as far as
+        the geometry can tell, or when the last quarter of the run changed the bound by less than this with 95%
+        confidence; `default_tolerance` when `num_steps` is left out.
+    - `progress`: a progress bar on standard error; by default only on a terminal.
+    - `callback`: called as `callback(step, approximation, info)` now and then; if it returns True the fit stops.
+
+    Under `jit` or `vmap` (over keys, say) give `num_steps`; progress, tolerance and callback then do nothing.
+
+    >>> target = Target(lambda z: -jnp.sum((z - 3) ** 2) / 8, dim=2)
+    >>> result = fit(target, key=jax.random.key(0), num_steps=20)
+    >>> result.approximation.mean.round(2).tolist(), result.approximation.standard_deviations.round(2).tolist()
+    ([3.0, 3.0], [2.0, 2.0])
+    """
+    target = as_target(target, dim)
+    check_key(key)
+    objective = default_objective(target) if objective is None else objective
+    geometry = Whitened() if geometry is None else geometry
+    method = Method(objective, default_estimator(target, objective) if estimator is None else estimator, geometry)
+    if num_steps is not None:
+        num_steps = check_positive_integer("num_steps", num_steps, "Leave it out to stop by itself.")
+    if tolerance is not None:
+        tolerance = check_real("tolerance", tolerance, 0, 1e300, "It is in nats, e.g. 0.01.", open_low=True)
+    elif num_steps is None:
+        tolerance = default_tolerance(target)
+    _check_callback(callback)
+    if is_traced(key, target, init, method):
+        return _fit_traced(key, target, method, init, num_steps)
+    dtype = None if init is None else init_state(target, init=init, **_parts(method)).approximation.mean.dtype
+    evaluator = Evaluator(target, dtype=dtype)
+    began = time.perf_counter()
+    start = Start(init) if init is not None else _find_start(key, target, evaluator)
+    if estimator is None:
+        method = Method(objective, default_estimator(target, objective, start.variance), geometry)
+    record = Record(start_evaluations=evaluator.count, modes=start.modes, scale=start.scale)
+    record.seconds["start"] = time.perf_counter() - began - evaluator.compile_seconds
+    move = to_host if num_steps is None and method.runs_on_host else to_device
+    q = move(start.approximation)
+    loop = LoopState.start(init_state(target, init=q, **_parts(method)))
+    empty = Trace.empty(0, loop.best_bound.dtype)
+    begun = Fit(to_device(q), empty, ((0, to_device(q)),), target, method, key, loop, Outcome.MAX_STEPS.value, record)
+    result = _run(begun, evaluator, num_steps or _MAX_STEPS, tolerance, progress, callback)
+    if num_steps is None:
+        result.judgement  # noqa: B018 - made now, while the target is at hand
+    return result
+
+
+def resume(fit: Fit, num_steps: int, *, progress: bool | None, callback: Callback | None) -> Fit:
+    """See `Fit.resume`."""
+    check_positive_integer("num_steps", num_steps, "It is the number of further steps.")
+    _check_callback(callback)
+    calm = np.zeros_like(fit.loop.calm) if fit.loop.is_on_host else jnp.zeros_like(fit.loop.calm)
+    old = fit.record
+    record = Record(start_evaluations=old.start_evaluations, modes=old.modes, scale=old.scale, seconds=old.seconds)
+    unsettled = Fit(
+        fit.approximation,
+        fit.trace,
+        fit.path,
+        fit.target,
+        fit.method,
+        fit.key,
+        fit.loop._replace(calm=calm),
+        fit.outcome_code,
+        record,
+    )
+    evaluator = Evaluator(fit.target, dtype=fit.approximation.mean.dtype)
+    return _run(unsettled, evaluator, fit.num_steps + num_steps, None, progress, callback)
+
+
+def _check_callback(callback: Callback | None) -> None:
+    if callback is not None and not callable(callback):
+        raise fail("callback", "a function (step, approximation, info)", callback, "Leave it out if not needed.")
+
+
+def _parts(method: Method) -> dict[str, Any]:
+    return dict(objective=method.objective, estimator=method.estimator, geometry=method.geometry)
+
+
+def _find_start(key: Key[Array, ""], target: Target, evaluator: Evaluator) -> Start:
+    """A start found by looking at the target, in the precision of the fit."""
+    start = find_start(host_generator(key, _START), target, evaluator, default_draws(target.dim))
+    q = start.approximation
+    rounded = Gaussian.unchecked(q.mean.astype(evaluator.dtype), q.chol.astype(evaluator.dtype))
+    return start._replace(approximation=rounded)
+
+
+def _fit_traced(
+    key: Key[Array, ""], target: Target, method: Method, init: Gaussian | None, num_steps: int | None
+) -> Fit:
+    """All steps in one compiled loop, under JAX transformations: one cannot look at values, so N(0, I) is the start."""
+    if num_steps is None:
+        raise fail("num_steps", "given under jit or vmap", num_steps, "Pass num_steps=1000, say.")
+    q = Gaussian.standard(target.dim) if init is None else init
+    loop = LoopState.start(init_state(target, init=q, **_parts(method)))
+    dtype = q.mean.dtype
+    steps, tolerance = jnp.array(num_steps), jnp.array(0.0, dtype)
+    loop, trace = advance(key, loop, target, method.traced(dtype), steps, tolerance, num_steps)
+    last = jax.tree.map(lambda best, last: jnp.where(loop.failed, best, last), loop.best, loop.state.approximation)
+    code = jnp.where(loop.failed, Outcome.NON_FINITE.value, Outcome.MAX_STEPS.value)
+    return Fit(last, trace, ((0, q),), target, method, key, loop, code, Record())
+
+
+def _advance(fit: Fit, evaluator: Evaluator, loop: LoopState, count: int, tolerance: float) -> tuple[LoopState, Trace]:
+    """Up to `count` further steps, where the fit takes its steps."""
+    if loop.is_on_host:
+        return advance_on_host(fit.key, loop, evaluator, fit.method, count, tolerance)
+    dtype = fit.approximation.mean.dtype
+    method, limit = fit.method.traced(dtype), jnp.array(tolerance, dtype)
+    moved, piece = advance(fit.key, loop, fit.target, method, jnp.array(count), limit, _CAPACITY)
+    taken = int(moved.count) - int(loop.count)
+    return moved, jax.tree.map(lambda x: np.asarray(x)[:taken], piece)
+
+
+def _run(
+    begun: Fit,
+    evaluator: Evaluator,
+    total: int,
+    tolerance: float | None,
+    progress: bool | None,
+    callback: Callback | None,
+) -> Fit:
+    """Steps up to `total`, some at a time, with a look at how it goes at every checkpoint."""
+    loop, traces, path = begun.loop, [begun.trace], list(begun.path)
+    outcome = None
+    started, compiled = time.perf_counter(), evaluator.compile_seconds
+    try:
+        with progress_bar(progress, total, int(loop.count)) as report:
+            length = 1
+            while outcome is None:
+                count = int(loop.count)
+                length = min(length, _next_checkpoint(count) - count, total - count)
+                began = time.perf_counter()
+                loop, piece = _advance(begun, evaluator, loop, length, tolerance or 0.0)
+                traces.append(piece)
+                count = int(loop.count)
+                seconds = max(time.perf_counter() - began, 1e-6)
+                length = max(1, min(_CAPACITY, int(length * _RESPONSE / seconds)))
+                report(count, piece)
+                if bool(loop.failed):
+                    outcome = Outcome.NON_FINITE
+                elif bool(loop.settled):
+                    outcome = Outcome.CONVERGED
+                elif count in _checkpoints(count):
+                    traces = [_join(traces)]
+                    outcome = _at_checkpoint(traces[0], path, loop, count, tolerance, callback)
+                if outcome is None and count >= total:
+                    outcome = Outcome.MAX_STEPS
+    except KeyboardInterrupt:
+        outcome = Outcome.INTERRUPTED
+    trace = _join(traces)
+    # An interrupt may fall between a call and the note of its trace: the trace is what happened.
+    if outcome is Outcome.MAX_STEPS and has_converged(trace.bound, tolerance or default_tolerance(begun.target)):
+        outcome = Outcome.CONVERGED
+    if outcome is Outcome.MAX_STEPS and has_diverged(trace.bound):
+        outcome = Outcome.DIVERGED
+    settled = outcome in (Outcome.CONVERGED, Outcome.MAX_STEPS) or int(loop.count) == 0
+    q = to_device(loop.state.approximation if settled else loop.best)
+    seconds, compiling = begun.record.seconds, evaluator.compile_seconds
+    seconds["steps"] = seconds.get("steps", 0.0) + time.perf_counter() - started - (compiling - compiled)
+    seconds["compile"] = seconds.get("compile", 0.0) + compiling
+    return Fit(q, trace, tuple(path), begun.target, begun.method, begun.key, loop, outcome.value, begun.record)
+
+
+def _at_checkpoint(
+    trace: Trace,
+    path: list[tuple[int, Gaussian]],
+    loop: LoopState,
+    count: int,
+    tolerance: float | None,
+    callback: Callback | None,
+) -> Outcome | None:
+    """Note the Gaussian, ask the callback, and see whether it is time to stop."""
+    if _is_milestone(count):
+        path.append((count, to_device(loop.state.approximation)))
+    if callback is not None:
+        info = {name: trace[name][-1].item() for name in trace.names}
+        if callback(count, to_device(loop.state.approximation), info):
+            return Outcome.INTERRUPTED
+    if has_diverged(trace.bound):
+        return Outcome.DIVERGED
+    if tolerance is not None and has_converged(trace.bound, tolerance):
+        return Outcome.CONVERGED
+    return None
+
+
+def _milestones() -> Iterator[int]:
+    """1, 2, 5, 10, 20, 50, ..."""
+    return (digit * 10**power for power in itertools.count() for digit in (1, 2, 5))
+
+
+def _is_milestone(count: int) -> bool:
+    return count == next(m for m in _milestones() if m >= count)
+
+
+def _next_checkpoint(count: int) -> int:
+    """The next milestone, or multiple of a hundred (of a thousand from 10,000 on, and so forth), after `count`.
+
+    Ever further apart, because a checkpoint looks at the whole trace.
+    """
+    spacing = 10 ** max(2, len(str(count)) - 2)
+    return min(next(m for m in _milestones() if m > count), (count // spacing + 1) * spacing)
+
+
+def _checkpoints(count: int) -> tuple[int, ...]:
+    return (_next_checkpoint(count - 1),) if count > 0 else ()
+
+
+def _join(traces: list[Trace]) -> Trace:
+    return jax.tree.map(lambda *parts: np.concatenate(parts), *traces)
