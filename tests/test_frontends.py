@@ -252,8 +252,6 @@ BAD = {
     "discrete, PyMC": (lambda: from_pymc(discrete_pymc()), "'count' is discrete"),
     "no latents, NumPyro": (lambda: from_numpyro(lambda: numpyro.sample("x", dist.Normal(), obs=1.0)), "no latent"),
     "no latents, PyMC": (lambda: from_pymc(empty_pymc()), "no latent variables"),
-    "NaN, NumPyro": (lambda: from_numpyro(numpyro_regression, np.ones(2), np.array([1.0, np.nan])), "site 'outcome'"),
-    "no density, PyMC": (lambda: from_pymc(negative_pymc()), "not finite for 'waiting'"),
     "shape, NumPyro": (lambda: from_numpyro(numpyro_regression, np.ones(3), np.ones(4)), "'outcome'.*shape"),
     "shape, PyMC": (lambda: from_pymc(misshaped_pymc()), "'outcome'.*shapes"),
     "arguments, NumPyro": (lambda: from_numpyro(numpyro_regression, np.ones(3)), "cannot be run.*argument"),
@@ -268,6 +266,21 @@ def test_bad_models_are_refused_by_name(case):
     call, message = BAD[case]
     with pytest.raises(ValueError, match=message):
         call()
+
+
+NO_DENSITY = {
+    "NaN, NumPyro": (lambda: from_numpyro(numpyro_regression, np.ones(2), np.array([1.0, np.nan])), "site 'outcome'"),
+    "negative, PyMC": (lambda: from_pymc(negative_pymc()), "not finite for 'waiting'"),
+}
+
+
+@pytest.mark.parametrize("case", NO_DENSITY)
+def test_a_model_without_density_says_which_variable(case, key):
+    make, message = NO_DENSITY[case]
+    target = make()
+    assert message in target.log_density.explain(np.asarray(target.initial_point))
+    with pytest.raises(ValueError, match=message):
+        bures.fit(target, key=key)
 
 
 STAN_BAD = {
