@@ -18,7 +18,7 @@ from benchmarks import posteriordb_report
 from benchmarks.peers import METHODS, Answer, quiet
 from bures import posteriordb
 from bures.check import check_option, check_positive_integer
-from bures.diagnostics import Pool, diagnose
+from bures.diagnostics import WeightedDraws, diagnose
 from experiments.eggbox import STEP_SIZES
 from experiments.protocol import Store, run_cells
 
@@ -83,7 +83,7 @@ def judge(answer: Answer, posterior: posteriordb.Posterior, seed: int, num_sampl
     keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), 2**31), 3)
     q, target = answer.approximation, posterior.target
     found = diagnose(keys[0], q, target, num_samples=num_samples)
-    pool = Pool.draw(keys[1], q, target, 4 * num_samples)
+    pool = WeightedDraws.draw(keys[1], q, target, 4 * num_samples)
     errors = {"plain": moment_errors(posterior, pool.z)}
     with contextlib.suppress(ValueError):  # no draw of positive density: nothing to resample
         errors["resampled"] = moment_errors(posterior, pool.z[pool.choose(keys[2], num_samples)])

@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 
 import bures
 from bures import datasets
-from bures.diagnostics import Pool, ness
+from bures.diagnostics import WeightedDraws, ness
 from experiments.convergence import pack, reached, regression, seconds_per_step, start, track, unpack
 from experiments.protocol import Results, Row, Table, choose_step, final, number_plainly, select
 
@@ -160,7 +160,7 @@ def run(parameters: dict) -> dict:
         return result | {"progress": [], "final": [], "ness": []}
     runs = [advance(_method(*parts, chosen, M, K), seed, num_steps) for seed in range(parameters["seeds"])]
     key = jax.random.key(2**31 - 2)
-    shares = [ness(Pool.draw(key, run.approximation, target, 5000).log_weights) for run in runs]
+    shares = [ness(WeightedDraws.draw(key, run.approximation, target, 5000).log_weights) for run in runs]
     return result | {
         "progress": [pack(run.progress) for run in runs],
         "final": [final(run.progress) for run in runs],

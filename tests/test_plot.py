@@ -126,7 +126,7 @@ def test_objectives_are_named(objective, label):
 def test_weights_tail_states_khat(planar, key):
     ax = plot.weights_tail(planar, key, num_samples=1000)
     render(ax.figure)
-    pool = bures.diagnostics.Pool.draw(key, planar.approximation, planar.target, 1000)
+    pool = bures.diagnostics.WeightedDraws.draw(key, planar.approximation, planar.target, 1000)
     assert f"k̂ = {bures.diagnostics.pareto_khat(pool.log_weights):.2f}" in title(ax)
     assert labels(ax) == ["fitted generalised Pareto"]
 

@@ -1,0 +1,86 @@
+"""NumPy or `jax.numpy`: the mathematics is written once, for either.
+
+The steps of a fit run in two places: on the host, in NumPy, where nothing has to be compiled, and inside a compiled
+loop, in JAX. Functions that serve both ask `namespace` for the module of their arrays, and use the few functions below
+where the two differ.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+class Module(eqx.Module):
+    """An equinox module with Python's own attribute access, for what a step on the host touches.
+
+    Equinox makes every method that it hands out a pytree, which takes 30 microseconds: a step calls dozens of them.
+    """
+
+    __getattribute__ = object.__getattribute__
+
+
+AnyArray = jax.Array | np.ndarray | np.generic  # of JAX, or of NumPy with its scalars
+
+
+def on_host(*arrays: Any) -> bool:
+    """Whether all of these are arrays or scalars of NumPy."""
+    return all(isinstance(array, np.ndarray | np.generic) for array in arrays)
+
+
+def namespace(*arrays: Any) -> Any:
+    """`numpy` if all of these are NumPy's, else `jax.numpy`."""
+    return np if on_host(*arrays) else jnp
+
+
+def softmax(x: AnyArray) -> AnyArray:
+    """exp(x) over its sum, along the last axis."""
+    if not on_host(x):
+        return jax.nn.softmax(x, axis=-1)
+    weights = np.exp(x - np.max(x, axis=-1, keepdims=True))
+    return weights / np.sum(weights, axis=-1, keepdims=True)
+
+
+def constant(x: AnyArray) -> AnyArray:
+    """The same, not to be differentiated."""
+    return x if on_host(x) else jax.lax.stop_gradient(x)
+
+
+def choose(condition: AnyArray, one: Callable[[], Any], other: Callable[[], Any]) -> Any:
+    """`one()` if the condition holds, else `other()`; under JAX by `lax.cond`."""
+    if on_host(condition):
+        return one() if condition else other()
+    return jax.lax.cond(condition, one, other)
+
+
+def repeat(count: int, body: Callable[[Any], Any], state: Any) -> Any:
+    """`body` applied to the state `count` times."""
+    if on_host(*jax.tree.leaves(state)):
+        for _ in range(count):
+            state = body(state)
+        return state
+    return jax.lax.fori_loop(0, count, lambda _, carried: body(carried), state)
+
+
+def select(condition: AnyArray, one: Any, other: Any) -> Any:
+    """The first of two trees of arrays where the condition holds, else the second."""
+    if on_host(condition):
+        return one if condition else other
+    return jax.tree.map(lambda x, y: jnp.where(condition, x, y), one, other)
+
+
+def to_host(tree: Any) -> Any:
+    """The same tree with its JAX arrays as NumPy arrays."""
+    return jax.tree.map(lambda x: np.asarray(x) if isinstance(x, jax.Array) and not _is_key(x) else x, tree)
+
+
+def to_device(tree: Any) -> Any:
+    """The same tree with its NumPy arrays as JAX arrays; nothing is compiled."""
+    return jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray | np.generic) else x, tree)
+
+
+def _is_key(x: jax.Array) -> bool:
+    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)

@@ -1,0 +1,121 @@
+"""What an approximation does not reach: modes that the search has seen, and mass further out than its draws go.
+
+Importance weights of q's own draws cannot tell: on one of two modes far apart they are perfect. So the draws of each
+mode's own Gaussian are asked how heavy they would be among q's draws, and q itself is looked at made wider.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from bures.engine import Evaluator
+from bures.gaussian import Gaussian
+from bures.search import climb
+from bures.start import Mode, View, look, scatter, unknown_places, weigh
+
+_LEAST_SHARE = 0.01  # of the mass that is worth a word
+_SEEN = 200  # among n draws, one that weighs up to n / 200 times the mean has company
+_FEW = 10  # draws that are needed to see a mode
+_WIDTHS = (3.0, 10.0, 30.0, 100.0)
+_DRAWS = 48  # of each width
+_WIDE_DIM = 50  # beyond this dimension wide draws see nothing
+_OTHER_SCALE = 3.0  # an approximation this many times wider or narrower than where scouts set out is searched anew
+
+
+class Missed(NamedTuple):
+    """A mode that the approximation does not reach, and its share of all the mass that was seen."""
+
+    location: np.ndarray
+    share: float
+    is_apart: bool  # further away than q's own draws are
+
+
+class Coverage(NamedTuple):
+    """What is known of the mass that the approximation does not reach."""
+
+    missed: tuple[Missed, ...] = ()
+    outside: float = 0.0  # share of the mass that is further out than the draws reach, tails or other modes
+    reach: float = 0.0  # how far was searched, in standard deviations; 0 where there was no search
+
+    @property
+    def missed_share(self) -> float:
+        return sum(missed.share for missed in self.missed)
+
+
+def search_again(
+    rng: np.random.Generator,
+    q: Gaussian,
+    evaluator: Evaluator,
+    modes: Sequence[Mode],
+    scale: Gaussian | None,
+    *,
+    uneven: bool,
+) -> tuple[tuple[Mode, ...], tuple[View, ...], float]:
+    """After a fit: further modes if it ended at another scale than the search began with, and views of q made wider.
+
+    Returns all modes known, the views, and how far was searched in standard deviations of q.
+    """
+    modes = tuple(modes)
+    if uneven:
+        return modes, (look(rng, evaluator, q, _WIDTHS[0], _DRAWS),), _WIDTHS[0]
+    reach = _WIDTHS[-1]
+    with np.errstate(all="ignore"):
+        if scale is None or _is_other_scale(q, scale):
+            ends, values = scatter(rng, evaluator, q, 64, reach)
+            known = [(q.mean, q.chol), *((mode.gaussian.mean, mode.gaussian.chol) for mode in modes)]
+            places = unknown_places(evaluator, ends, values, known, q)
+            room = max(0, 1000 // (6 * (2 * q.dim + 10)))
+            found = climb(evaluator.value_and_score, places[:room], axes=np.asarray(q.chol), rounds=8)
+            modes += tuple(
+                weigh(rng, evaluator, Gaussian.unchecked(s.point, np.linalg.cholesky(s.axes @ s.axes.T)), 64)
+                for s in found
+                if s.is_mode
+            )
+        wide = _WIDTHS if q.dim <= _WIDE_DIM else ()
+        views = tuple(look(rng, evaluator, q, width, _DRAWS) for width in wide)
+    return modes, views, reach
+
+
+def _is_other_scale(q: Gaussian, scale: Gaussian) -> bool:
+    ratio = np.linalg.svd(np.linalg.solve(scale.chol, q.chol), compute_uv=False)
+    return bool(ratio[0] > _OTHER_SCALE or ratio[-1] < 1 / _OTHER_SCALE)
+
+
+def find_missed(
+    q: Gaussian, log_evidence: float, num_samples: int, modes: Sequence[Mode], views: Sequence[View], reach: float
+) -> Coverage:
+    """What `num_samples` draws of q, which found this evidence, cannot have seen of the modes and in the views."""
+    if not math.isfinite(log_evidence):
+        return Coverage(reach=reach)
+    with np.errstate(all="ignore"):
+        masses = [_unseen(q, log_evidence, num_samples, mode.view, 0.0) for mode in modes]
+        heavy = num_samples / _SEEN
+        outside = max((_unseen(q, log_evidence, num_samples, view, heavy) for view in views), default=0.0)
+    total = 1 + sum(masses)
+    shares = [(mode, mass / total) for mode, mass in zip(modes, masses, strict=True) if mass / total > _LEAST_SHARE]
+    missed = [Missed(mode.gaussian.mean, share, _is_apart(q, mode.gaussian.mean)) for mode, share in shares]
+    missed.sort(key=lambda each: -each.share)
+    outside = outside / (1 + outside)
+    return Coverage(tuple(missed), outside if outside > 2 * _LEAST_SHARE else 0.0, reach)
+
+
+def _is_apart(q: Gaussian, point: np.ndarray) -> bool:
+    return float(np.linalg.norm(q.whiten(point[None]))) > math.sqrt(q.dim) + 3
+
+
+def _unseen(q: Gaussian, log_evidence: float, num_samples: int, view: View, heavy: float) -> float:
+    """The mass, relative to the evidence, where so few of q's draws fall that they cannot have seen it.
+
+    Only places count where a draw of q would weigh more than `heavy` times the mean.
+    """
+    log_q = q.log_prob_of_noise(q.whiten(view.z))
+    weights = np.exp(np.minimum(view.values - log_q - log_evidence, 700.0))  # of a draw of q, if there were one
+    masses = np.where(weights > heavy, np.exp(view.log_weights - log_evidence), 0.0) / weights.size
+    mass = float(np.sum(masses))
+    if not mass > 0 or float(np.sum(masses**2)) > mass**2 / 4:  # nothing, or what two or three draws say
+        return 0.0
+    order = np.argsort(weights)
+    typical = weights[order[np.searchsorted(np.cumsum(masses[order]), mass / 2)]]
+    return mass if num_samples * mass / typical < _FEW else 0.0

@@ -1,0 +1,99 @@
+"""The tail of importance weights: the generalised Pareto distribution of the largest, and weights smoothed by it.
+
+`arviz-stats` has the same fit, and a test holds this one against it. It is here because its import takes a second, more
+than all of a first fit. What is ours is the rule for weights that have no tail to fit.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+_ROUNDING = 32  # roundings of log p that a sum over rows adds up to
+
+
+class Tail(NamedTuple):
+    """The generalised Pareto distribution of the largest weights."""
+
+    k: float
+    sigma: float = math.nan
+    order: np.ndarray = np.zeros(0, int)  # indices of the tail's weights, in ascending order
+    cutoff: float = math.nan  # log of where the tail begins, relative to the largest weight
+    top: float = math.nan  # the largest log weight
+
+    @property
+    def error(self) -> float:
+        """The standard error of k, by the information of the distribution; 0 where there is nothing to fit."""
+        return (1 + max(self.k, -0.5)) / math.sqrt(self.order.size) if self.order.size else 0.0
+
+
+def khat_threshold(num_samples: int) -> float:
+    """The k̂ above which `num_samples` draws cannot correct the approximation: min(1 − 1/log10 n, 0.7)."""
+    return min(1 - 1 / math.log10(num_samples), 0.7)
+
+
+def pareto_khat(log_weights: Any) -> float:
+    """Shape of the generalised Pareto distribution fitted to the largest weights (Vehtari et al., 2024).
+
+    Infinite if the weights have no tail to fit because they are not finite or sit on a few draws; −inf if they are
+    all equal to rounding, when the approximation is exact.
+    """
+    return fit_tail(log_weights).k
+
+
+def rounding(values: Any, dtype: Any = None) -> float:
+    """How far log densities of this size, in this precision, may be off by rounding alone."""
+    values = np.asarray(values)
+    finite = values[np.isfinite(values)]
+    dtype = values.dtype if dtype is None else np.dtype(dtype)
+    eps = float(np.finfo(dtype if np.issubdtype(dtype, np.floating) else np.float64).eps)
+    return _ROUNDING * eps * (float(np.max(np.abs(finite))) if finite.size else 0.0)
+
+
+def fit_tail(log_weights: Any, resolution: float | None = None) -> Tail:
+    """The tail of the weights; log weights that differ by less than `resolution` count as equal."""
+    resolution = rounding(log_weights) if resolution is None else resolution
+    log_weights = np.asarray(log_weights, np.float64)
+    if np.any(np.isnan(log_weights)) or np.max(log_weights) in (np.inf, -np.inf):
+        return Tail(math.inf)
+    top = float(np.max(log_weights))
+    relative = log_weights - top
+    size = log_weights.size
+    length = int(min(size / 5, 3 * math.sqrt(size)))
+    order = np.argsort(relative, kind="stable")[size - length - 1 :]
+    cutoff, order = float(relative[order[0]]), order[1:]
+    if length < 5 or cutoff < -700:
+        return Tail(math.inf)
+    if -cutoff <= max(resolution, 1e-9):
+        return Tail(-math.inf)
+    exceedances = np.exp(relative[order]) - math.exp(cutoff)
+    return Tail(*_fit_pareto(exceedances), order, cutoff, top)
+
+
+def smooth_log_weights(log_weights: Any, tail: Tail | None = None) -> np.ndarray:
+    """Pareto-smoothed log weights: the largest replaced by the fitted tail's expected order statistics."""
+    tail = fit_tail(log_weights) if tail is None else tail
+    log_weights = np.asarray(log_weights, np.float64)
+    if not tail.order.size:
+        return log_weights
+    k, size = tail.k, tail.order.size
+    ranks = (np.arange(size) + 0.5) / size
+    quantiles = -tail.sigma * np.log1p(-ranks) if abs(k) < 1e-12 else tail.sigma * np.expm1(-k * np.log1p(-ranks)) / k
+    smoothed = log_weights.copy()
+    smoothed[tail.order] = np.minimum(np.log(quantiles + math.exp(tail.cutoff)), 0) + tail.top
+    return smoothed
+
+
+def _fit_pareto(x: np.ndarray) -> tuple[float, float]:
+    """Shape and scale of a generalised Pareto for sorted exceedances (Zhang and Stephens, 2009, with a weak prior)."""
+    n = x.size
+    grid_size = 30 + int(math.sqrt(n))
+    quartile = x[int(n / 4 + 0.5) - 1]
+    spread = np.sqrt(grid_size / (np.arange(1, grid_size + 1) - 0.5))
+    theta = 1 / x[-1] + (1 - spread) / (3 * max(quartile, np.finfo(float).tiny))
+    shape = np.mean(np.log1p(-theta[:, None] * x), axis=1)
+    profile = n * (np.log(-theta / shape) - shape - 1)
+    weights = np.exp(profile - np.max(profile))
+    estimate = np.sum(theta * weights) / np.sum(weights)
+    k = float(np.mean(np.log1p(-estimate * x)))
+    return (n * k + 5) / (n + 10), -k / float(estimate)

@@ -1,0 +1,132 @@
+"""Draws of an approximation with their log p and log q: the one pool that a fit is judged by."""
+
+import math
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from bures.arrays import to_host
+from bures.check import check_key, check_positive_integer
+from bures.diagnostics.pareto import Tail, fit_tail, rounding, smooth_log_weights
+from bures.draws import host_generator
+from bures.engine import Evaluator
+from bures.estimator import check_dimensions
+from bures.gaussian import Gaussian
+from bures.target import Target
+
+
+class WeightedDraws(NamedTuple):
+    """Draws from q, log p and log q at them, in NumPy; log q in double precision at the very points that p saw."""
+
+    z: Float[np.ndarray, "n dim"]
+    log_p: Float[np.ndarray, " n"]
+    log_q: Float[np.ndarray, " n"]
+    resolution: float  # how far log p may be off by rounding alone
+
+    @classmethod
+    def draw(cls, key: Key[Array, ""], q: Gaussian, target: Target, num_samples: int) -> "WeightedDraws":
+        """Fresh draws."""
+        check_key(key)
+        check_dimensions(q, target)
+        check_positive_integer("num_samples", num_samples, "It is the number of fresh draws, e.g. 10_000.")
+        return cls.take(host_generator(key), q, Evaluator(target, dtype=q.mean.dtype), num_samples)
+
+    @classmethod
+    def take(cls, rng: np.random.Generator, q: Gaussian, evaluator: Evaluator, num_samples: int) -> "WeightedDraws":
+        """Fresh draws through a fit's evaluator."""
+        z = draw_points(rng, q, num_samples)
+        return cls.at(z, evaluator.value(z), q)
+
+    @classmethod
+    def at(cls, z: np.ndarray, log_p: np.ndarray, q: Gaussian) -> "WeightedDraws":
+        """Given draws of q and their log p."""
+        exact = _in_double(q)
+        with np.errstate(all="ignore"):
+            log_q = exact.log_prob_of_noise(exact.whiten(np.asarray(z, np.float64)))
+        return cls(z, np.asarray(log_p, np.float64), log_q, rounding(log_p, z.dtype))
+
+    @property
+    def log_weights(self) -> Float[np.ndarray, " n"]:
+        return self.log_p - self.log_q
+
+    def tail(self) -> Tail:
+        """The tail of the weights."""
+        return fit_tail(self.log_weights, self.resolution)
+
+    def smoothed(self) -> Float[np.ndarray, " n"]:
+        """Pareto-smoothed log weights."""
+        return smooth_log_weights(self.log_weights, self.tail())
+
+    def choose(self, key: Key[Array, ""], n: int) -> np.ndarray:
+        """Indices of `n` draws, chosen by their Pareto-smoothed weights.
+
+        Systematic resampling (one uniform for all of them: the least variance in the counts), then shuffled.
+        """
+        log_weights = self.smoothed()
+        if not np.isfinite(np.max(log_weights)):
+            raise ValueError("None of the draws has a positive, finite density: the approximation misses the target.")
+        shares = np.cumsum(np.exp(log_weights - np.max(log_weights)))
+        rng = host_generator(key)
+        ticks = (np.arange(n) + rng.uniform()) / n
+        chosen = np.minimum(np.searchsorted(shares / shares[-1], ticks), log_weights.size - 1)
+        return rng.permutation(chosen)
+
+    def joined(self, more: "WeightedDraws") -> "WeightedDraws":
+        """These draws and more."""
+        both = (np.concatenate(pair) for pair in zip(self[:3], more[:3], strict=True))
+        return WeightedDraws(*both, max(self.resolution, more.resolution))
+
+
+def draw_points(rng: np.random.Generator, q: Gaussian, n: int) -> Float[np.ndarray, "n dim"]:
+    """Draws of q in NumPy, in its own precision."""
+    host = to_host(q)
+    return host.push(rng.standard_normal((n, q.dim), np.dtype(host.mean.dtype)))
+
+
+def _in_double(q: Gaussian) -> Gaussian:
+    return Gaussian.unchecked(np.asarray(q.mean, np.float64), np.asarray(q.chol, np.float64))
+
+
+def relative_weights(log_weights: np.ndarray) -> np.ndarray:
+    return np.exp(log_weights - np.max(log_weights))
+
+
+def ness(log_weights: Any) -> float:
+    """Normalised effective sample size (Σw)² / (n Σw²)."""
+    log_weights = np.asarray(log_weights, np.float64)
+    if not np.isfinite(np.max(log_weights)):
+        return 0.0
+    weights = relative_weights(log_weights)
+    return float(np.sum(weights) ** 2 / (weights.size * np.sum(weights**2)))
+
+
+def log_evidence(log_weights: Any) -> tuple[float, float]:
+    """log mean w, and its Monte Carlo standard error by the delta method."""
+    log_weights = np.asarray(log_weights, np.float64)
+    top = float(np.max(log_weights))
+    if not math.isfinite(top):
+        return top, math.inf
+    weights = relative_weights(log_weights)
+    mean = np.mean(weights)
+    error = np.std(weights, ddof=1) / (mean * math.sqrt(weights.size))
+    return top + float(np.log(mean)), float(error)
+
+
+def forward_kl(key: Key[Array, ""], target: Target, q: Gaussian, *, num_samples: int = 10_000) -> tuple[float, float]:
+    """KL(p ‖ q) = E_p[log p − log q] with its standard error, for a normalised target that can be sampled."""
+    from bures.check import fail
+
+    check_key(key)
+    if target.sample is None:
+        raise fail("target", "one with a `sample` function", target.log_density, "Use q.kl between Gaussians instead.")
+    z = np.asarray(target.sample(key, num_samples))
+    drawn = WeightedDraws.at(z, Evaluator(target, dtype=z.dtype).value(z), q)
+    terms = drawn.log_weights
+    return float(np.mean(terms)), float(np.std(terms, ddof=1) / math.sqrt(num_samples))
+
+
+def moment_errors(q: Gaussian, mean: Any, covariance: Any) -> tuple[float, float]:
+    """‖m − m*‖² and ‖Σ − Σ*‖_F² (Table 2 of the paper)."""
+    return float(jnp.sum((q.mean - mean) ** 2)), float(jnp.sum((q.covariance - covariance) ** 2))

@@ -1,0 +1,152 @@
+"""The engine: a target as NumPy sees it, through one compiled program.
+
+All that a fit needs of a target is log p and ∇log p at a batch of points. That is compiled once for each target, at one
+batch size; everything else of a fit is NumPy and compiles nothing.
+"""
+
+import functools
+import time
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from bures.target import Target
+
+_BLOCK_ELEMENTS = 2**17  # of the largest array of a block: a target of larger arrays is evaluated block by block
+_SMALLEST_BLOCK = 32
+_DRAWS = 400  # at a step, in few dimensions: steps of few draws, averaged, cost no more than few of many
+
+
+def default_draws(dim: int) -> int:
+    """Draws at a step of the default fit: enough to tell d × d numbers from noise."""
+    return max(_DRAWS, 10 * dim)
+
+
+def present_dtype() -> np.dtype:
+    """The floating type that JAX makes by default: float32, or float64 where x64 is enabled."""
+    return np.dtype(jax.dtypes.canonicalize_dtype(np.float64))
+
+
+class Evaluator:
+    """log p and ∇log p of a target at NumPy points, every point counted.
+
+    **Arguments:**
+
+    - `target`: the target.
+    - `batch`: the number of points that the program takes, by default those of a step. Fewer are padded; more are taken
+        in several calls.
+    - `dtype`: of the points and the results, by default JAX's present one.
+
+    A target whose cost depends on the point, or of so many rows that a full batch would be slow, is evaluated in blocks
+    within the program, only as many as there are points for: then a call of few points costs little.
+    """
+
+    def __init__(self, target: Target, batch: int | None = None, dtype: Any = None):
+        self.target, self.dim = target, target.dim
+        self.dtype = np.dtype(present_dtype() if dtype is None else dtype)
+        self.batch = batch = default_draws(target.dim) if batch is None else batch
+        self.count = 0  # points evaluated
+        self.compile_seconds = 0.0
+        self._on_host = getattr(target.log_density, "values_and_scores_on_host", None)
+        block = _SMALLEST_BLOCK if target.uneven else max(_SMALLEST_BLOCK, _BLOCK_ELEMENTS // target.width)
+        self.block = min(block, batch)
+        leaves, structure = jax.tree.flatten(target.log_density)
+        is_array = [eqx.is_array(leaf) for leaf in leaves]
+        self._arrays = [leaf for leaf, dynamic in zip(leaves, is_array, strict=True) if dynamic]
+        self._static = _Static(structure, [None if d else x for x, d in zip(leaves, is_array, strict=True)])
+
+    @property
+    def is_cheap_in_batches(self) -> bool:
+        """Whether a call of few points costs as much as one of `batch` points."""
+        return self._on_host is None and self.block == self.batch
+
+    def value_and_score(self, z: Float[np.ndarray, "n dim"]) -> tuple[np.ndarray, np.ndarray]:
+        """log p (n,) and ∇log p (n, dim)."""
+        z = np.ascontiguousarray(z, self.dtype)
+        self.count += len(z)
+        if not len(z):
+            return np.zeros(0, self.dtype), np.zeros((0, self.dim), self.dtype)
+        if self._on_host is not None:
+            values, scores = self._on_host(z)
+            return np.asarray(values, self.dtype), np.asarray(scores, self.dtype)
+        pieces = [self._evaluate(z[i : i + self.batch]) for i in range(0, len(z), self.batch)]
+        if len(pieces) == 1:
+            return pieces[0]
+        return np.concatenate([piece[0] for piece in pieces]), np.concatenate([piece[1] for piece in pieces])
+
+    def value(self, z: Float[np.ndarray, "n dim"]) -> np.ndarray:
+        """log p (n,)."""
+        return self.value_and_score(z)[0]
+
+    def weighted_hessian(self, weights: np.ndarray, z: np.ndarray) -> np.ndarray:
+        """Σᵢ wᵢ ∇²log p(zᵢ): a second program, for the estimators that ask for it."""
+        return np.asarray(_weighted_hessian(self.target, weights, z))
+
+    def _evaluate(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        n = len(z)
+        if n < self.batch:
+            padded = np.empty((self.batch, self.dim), self.dtype)
+            padded[:n], padded[n:] = z, z[-1]
+            z = padded
+        began = time.perf_counter()
+        before = _evaluate._cache_size()
+        values, scores = _evaluate(self._static, self.block, self._arrays, z, -(-n // self.block))
+        values, scores = np.asarray(values)[:n], np.asarray(scores)[:n]
+        if _evaluate._cache_size() != before:
+            self.compile_seconds += time.perf_counter() - began
+        return values, scores
+
+
+class _Static:
+    """What of a log density is not an array: compared by value, hashed once."""
+
+    def __init__(self, structure: Any, leaves: list[Any]):
+        self.structure, self.leaves = structure, leaves
+        self._hash = hash((structure, *leaves))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return isinstance(other, _Static) and self.structure == other.structure and self.leaves == other.leaves
+
+    def combine(self, arrays: list[Any]) -> Any:
+        """The log density, with its arrays back in their places."""
+        given = iter(arrays)
+        leaves = [next(given) if leaf is None else leaf for leaf in self.leaves]
+        return jax.tree.unflatten(self.structure, leaves)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _evaluate(static: _Static, block: int, arrays: list[Any], z: jax.Array, blocks: Any) -> tuple[jax.Array, jax.Array]:
+    """Values and scores at the points of the first `blocks` blocks; zeros beyond."""
+    log_density = static.combine(arrays)
+    fast = getattr(log_density, "values_and_scores", None) or jax.vmap(jax.value_and_grad(log_density))
+
+    def cast(values, scores):
+        return values.astype(z.dtype), scores.astype(z.dtype)
+
+    if block >= z.shape[0]:
+        return cast(*fast(z))
+
+    def body(i, found):
+        at = i * block
+        part = cast(*fast(jax.lax.dynamic_slice_in_dim(padded, at, block)))
+        return tuple(jax.lax.dynamic_update_slice_in_dim(x, new, at, 0) for x, new in zip(found, part, strict=True))
+
+    size = -(-z.shape[0] // block) * block
+    padded = jnp.pad(z, ((0, size - z.shape[0]), (0, 0)), mode="edge")
+    empty = jnp.zeros(size, z.dtype), jnp.zeros((size, z.shape[1]), z.dtype)
+    values, scores = jax.lax.fori_loop(0, blocks, body, empty)
+    return values[: z.shape[0]], scores[: z.shape[0]]
+
+
+@eqx.filter_jit
+def _weighted_hessian(target: Target, weights: jax.Array, z: jax.Array) -> jax.Array:
+    return target.weighted_hessian(weights, z)

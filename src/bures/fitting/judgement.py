@@ -1,0 +1,104 @@
+"""The judgement of a fit: one pool of fresh draws and the search for modes, made once and kept with the fit."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from jaxtyping import Array, Key
+
+from bures.arrays import to_host
+from bures.diagnostics.coverage import Coverage, find_missed, search_again
+from bures.diagnostics.diagnostics import Diagnostics, Verdict, summarise
+from bures.diagnostics.weighted import WeightedDraws, draw_points, log_evidence
+from bures.draws import host_generator
+from bures.engine import Evaluator
+from bures.gaussian import Gaussian
+from bures.start import Mode, View
+from bures.target import Target
+
+_POOLS = (4_000, 10_000, 40_000)  # draws; more are taken only while they leave the verdict undecided
+_JUDGED, _SEARCHED = 2**32 - 2, 2**32 - 3  # with the key, for the draws and the search: no step has these numbers
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Judgement:
+    """Diagnostics, the draws they come from, and what the search for modes saw."""
+
+    diagnostics: Diagnostics
+    log_p: np.ndarray
+    log_q: np.ndarray
+    modes: tuple[Mode, ...] = ()
+    views: tuple[View, ...] = ()
+    evaluations: int = 0  # of the search after the fit
+
+    def draws(self, key: Key[Array, ""], q: Gaussian) -> WeightedDraws:
+        """The pool; its points are those that the key gives, so they need not be kept."""
+        z = draw_points(host_generator(key, _JUDGED), q, self.log_p.size)
+        return WeightedDraws(z, self.log_p, self.log_q, self.diagnostics.rounding)
+
+    def coverage(self, q: Gaussian, draws: WeightedDraws) -> Coverage:
+        """What other draws of q cannot have seen."""
+        evidence = log_evidence(draws.log_weights)[0]
+        reach = self.diagnostics.coverage.reach
+        return find_missed(in_double(q), evidence, draws.log_p.size, self.modes, self.views, reach)
+
+
+def judge(
+    key: Key[Array, ""],
+    q: Gaussian,
+    target: Target,
+    evaluator: Evaluator,
+    modes: tuple[Mode, ...],
+    scale: Gaussian | None,
+    **run: Any,
+) -> Judgement:
+    """Draws until their verdict is decided, and a look at what they cannot see."""
+    before = evaluator.count
+    exact, q = in_double(q), to_host(q)
+    rng = host_generator(key, _SEARCHED)
+    modes, views, reach = search_again(rng, exact, evaluator, modes, scale, uneven=target.uneven)
+    searched = evaluator.count - before
+    rng = host_generator(key, _JUDGED)
+    draws: WeightedDraws | None = None
+    for size in _POOLS:
+        more = WeightedDraws.take(rng, q, evaluator, size - (0 if draws is None else draws.log_p.size))
+        draws = more if draws is None else draws.joined(more)
+        coverage = find_missed(exact, log_evidence(draws.log_weights)[0], size, modes, views, reach)
+        found = summarise(draws, coverage=coverage, names=target.names, **run)
+        if _is_decided(found):
+            break
+    assert draws is not None
+    return Judgement(found, draws.log_p, draws.log_q, modes, views, searched)
+
+
+def restore(
+    key: Key[Array, ""],
+    q: Gaussian,
+    target: Target,
+    kept: tuple[np.ndarray, np.ndarray, float],
+    modes: tuple[Mode, ...],
+    views: tuple[View, ...],
+    *,
+    reach: float,
+    evaluations: int,
+    **run: Any,
+) -> Judgement:
+    """A judgement from what was kept of it: log p, log q and its rounding, and what the search saw."""
+    log_p, log_q, resolution = kept
+    draws = WeightedDraws(draw_points(host_generator(key, _JUDGED), q, log_p.size), log_p, log_q, resolution)
+    evidence = log_evidence(draws.log_weights)[0]
+    coverage = find_missed(in_double(q), evidence, log_p.size, modes, views, reach)
+    found = summarise(draws, coverage=coverage, names=target.names, **run)
+    return Judgement(found, log_p, log_q, modes, views, evaluations)
+
+
+def _is_decided(found: Diagnostics) -> bool:
+    """Whether more draws would not change the verdict."""
+    if found.is_light or found.verdict in (Verdict.SEVERAL_MODES, Verdict.DEGENERATE, Verdict.CLOSE):
+        return True
+    return found.num_samples >= _POOLS[1] and found.verdict is not Verdict.UNDECIDED
+
+
+def in_double(q: Gaussian) -> Gaussian:
+    """The same in NumPy's double precision."""
+    return Gaussian.unchecked(np.asarray(q.mean, np.float64), np.asarray(q.chol, np.float64))

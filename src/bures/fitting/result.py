@@ -1,0 +1,223 @@
+"""`Fit`: a fitted approximation, how it came about, and what can be done with it."""
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from bures.check import check_key, check_positive_integer, is_traced
+from bures.diagnostics.diagnostics import Diagnostics, check_diagnosis, summarise
+from bures.diagnostics.weighted import WeightedDraws
+from bures.engine import Evaluator
+from bures.fitting.judgement import Judgement, judge
+from bures.gaussian import Gaussian
+from bures.loop import LoopState, Method, State, Trace
+from bures.outcome import Outcome
+from bures.start import Mode
+from bures.target import Target
+
+Callback = Callable[[int, Gaussian, dict[str, float]], bool | None]
+
+
+class Evaluations(NamedTuple):
+    """Points at which the target was evaluated, by what for."""
+
+    start: int  # with the search for modes
+    steps: int
+    search: int  # after the steps
+    judgement: int
+
+
+class Record:
+    """What a fit knows besides its arrays: what its start saw and cost, and its judgement, made at first use.
+
+    One object for the life of a fit, so that the judgement is made once. It is the same whenever it is made, because
+    its draws come from the fit's key.
+    """
+
+    def __init__(
+        self,
+        *,
+        start_evaluations: int = 0,
+        modes: tuple[Mode, ...] = (),
+        scale: Gaussian | None = None,
+        seconds: dict[str, float] | None = None,
+        judgement: Judgement | None = None,
+    ):
+        self.start_evaluations, self.modes, self.scale = start_evaluations, modes, scale
+        self.seconds = dict(seconds or {})
+        self.judgement = judgement
+
+
+class Fit(eqx.Module):
+    """A fitted Gaussian approximation, how it came about, and what can be done with it."""
+
+    approximation: Gaussian
+    trace: Trace  # arrays by step: bound, ness, grad_norm, clipped, step_size, gap, min_eigenvalue
+    path: tuple[tuple[int, Gaussian], ...]  # the Gaussians after 0, 1, 2, 5, 10, 20, 50, ... steps
+    target: Target
+    method: Method
+    key: Key[Array, ""]
+    loop: LoopState
+    outcome_code: Any
+    record: Record
+
+    @property
+    def outcome(self) -> Outcome:
+        """How the fit ended; printing it says what to do."""
+        return Outcome(int(self.outcome_code))
+
+    @property
+    def state(self) -> State:
+        """The state after the last step, for `bures.step`."""
+        return self.loop.state
+
+    @property
+    def num_steps(self) -> int:
+        return int(self.loop.count)
+
+    @property
+    def _num_estimates(self) -> int:
+        return self.num_steps + int(self.loop.failed)
+
+    @property
+    def evaluations(self) -> Evaluations:
+        """Points at which the target was evaluated so far: by the start, the steps, the search and the judgement."""
+        judgement = self.record.judgement
+        searched, judged = (0, 0) if judgement is None else (judgement.evaluations, judgement.log_p.size)
+        steps = self._num_estimates * self.method.cost().log_densities
+        return Evaluations(self.record.start_evaluations, steps, searched, judged)
+
+    @property
+    def num_log_density_evaluations(self) -> int:
+        """Every point at which the target was evaluated: the start's, the steps', the search's, the judgement's."""
+        return sum(self.evaluations)
+
+    @property
+    def num_gradients(self) -> int:
+        """Points at which a gradient was used: all but the judgement's and those of which only the weight counts."""
+        spent = self.evaluations
+        return spent.start + self._num_estimates * self.method.cost().gradients + spent.search
+
+    @property
+    def num_hessians(self) -> int:
+        return self._num_estimates * self.method.cost().hessians
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Time by phase: compile, start, steps, judgement."""
+        return self.record.seconds
+
+    @property
+    def modes(self) -> tuple[Mode, ...]:
+        """The modes that the search saw, each with the mass around it."""
+        return self.record.modes if self.record.judgement is None else self.record.judgement.modes
+
+    @property
+    def judgement(self) -> Judgement:
+        """The diagnostics with the draws and the modes behind them, made once."""
+        if self.record.judgement is None:
+            if is_traced(self.approximation):
+                raise ValueError("A fit cannot be judged under jit or vmap. Return it first, then ask for diagnostics.")
+            began = time.perf_counter()
+            evaluator = Evaluator(self.target, dtype=self.approximation.mean.dtype)
+            found = judge(
+                self.key,
+                self.approximation,
+                self.target,
+                evaluator,
+                self.record.modes,
+                self.record.scale,
+                **self.run_facts(),
+            )
+            self.record.seconds["judgement"] = time.perf_counter() - began - evaluator.compile_seconds
+            self.record.seconds["compile"] = self.record.seconds.get("compile", 0.0) + evaluator.compile_seconds
+            self.record.judgement = found
+        return self.record.judgement
+
+    @property
+    def diagnostics(self) -> Diagnostics:
+        """The judgement of the fit, made once when it ends and kept: what `print`, tables, plots and exports show."""
+        return self.judgement.diagnostics
+
+    def draws(self) -> WeightedDraws:
+        """The draws that the judgement was made by."""
+        return self.judgement.draws(self.key, self.approximation)
+
+    def run_facts(self) -> dict[str, Any]:
+        """What the diagnostics show of the run."""
+        clipped, smallest = np.asarray(self.trace.clipped), np.asarray(self.trace.min_eigenvalue)
+        return {
+            "K": self.method.objective.K if self.method.objective.K > 1 else 10,
+            "min_eigenvalue": float(smallest.min()) if smallest.size else None,
+            "clip_rate": float(clipped.mean()) if clipped.size else None,
+        }
+
+    def diagnose(self, key: Key[Array, ""], num_samples: int = 10_000, *, K: int | None = None) -> Diagnostics:
+        """The same figures as `diagnostics` from draws anew, with a sentence on whether to trust them.
+
+        The IW-ELBO is that of `K`, by default the objective's K, or 10 for the ELBO.
+        """
+        facts = self.run_facts() if K is None else self.run_facts() | {"K": K}
+        check_diagnosis(num_samples, facts["K"])
+        draws = WeightedDraws.draw(key, self.approximation, self.target, num_samples)
+        coverage = self.judgement.coverage(self.approximation, draws)
+        return summarise(draws, coverage=coverage, names=self.target.names, **facts)
+
+    def resample(self, key: Key[Array, ""], n: int, *, K: int | None = None) -> Float[Array, "n dim"]:
+        """`n` importance-resampled draws: sampling–importance–resampling from the approximation.
+
+        With `K` it is the paper's procedure: each draw is chosen among K fresh ones by their weights. Without, all
+        draws are chosen from one pool of max(10 n, 10,000) by Pareto-smoothed weights, which costs less.
+        """
+        check_key(key)
+        check_positive_integer("n", n, "It is the number of draws.")
+        key_pool, key_choice = jax.random.split(key)
+        if K is None:
+            draws = WeightedDraws.draw(key_pool, self.approximation, self.target, max(10 * n, 10_000))
+            return jnp.asarray(draws.z[draws.choose(key_choice, n)])
+        check_positive_integer("K", K, "It is the number of candidates for each draw, e.g. K=50.")
+        draws = WeightedDraws.draw(key_pool, self.approximation, self.target, n * K)
+        chosen = np.asarray(jax.random.categorical(key_choice, draws.log_weights.reshape(n, K), axis=1))
+        return jnp.asarray(draws.z.reshape(n, K, -1)[np.arange(n), chosen])
+
+    def to_arviz(self, key: Key[Array, ""], num_draws: int = 1000, *, resample: bool = True) -> Any:
+        """An ArviZ `DataTree` of draws in the target's own variables (needs the extra `bures[arviz]`).
+
+        With `resample` the draws are chosen by their importance weights; without, they are plain draws of the
+        approximation, and their weights are in `sample_stats`.
+        """
+        from bures.export import to_arviz
+
+        return to_arviz(self, key, num_draws=num_draws, resample=resample)
+
+    def nuts_start(self, key: Key[Array, ""], num_chains: int = 4) -> Any:
+        """Initial points and a mass matrix (the covariance) for NUTS, in the forms that samplers want them."""
+        from bures.export import nuts_start
+
+        return nuts_start(self, key, num_chains)
+
+    def save(self, path: Any) -> None:
+        """Write the fit to one file, atomically. The density itself is not saved: `bures.load` takes the target."""
+        from bures.storage import save
+
+        save(self, path)
+
+    def resume(self, num_steps: int, *, progress: bool | None = None, callback: Callback | None = None) -> "Fit":
+        """The fit after `num_steps` more steps, bit for bit what an uninterrupted fit would have been."""
+        from bures.fitting.driver import resume
+
+        return resume(self, num_steps, progress=progress, callback=callback)
+
+    def __str__(self) -> str:
+        """The outcome, and what the judgement says."""
+        method = self.method
+        names = (type(part).__name__ for part in (method.objective, method.estimator, method.geometry))
+        text = f"Fit of {self.target.dim} dimensions by {' × '.join(names)}, {self.num_steps} steps\n{self.outcome}"
+        found = self.diagnostics
+        return f"{text}\nnESS {100 * found.ness:.1f}%, k̂ = {found.khat:.2f}. {found.message}"

@@ -1,0 +1,82 @@
+"""Is the density integrable? A direction along which it stays level says no, and names the variables to look at."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from bures.engine import Evaluator
+from bures.search import Summit
+from bures.target import Target
+
+_POINTS = 5
+_NEAR, _FAR = 1e4, 1e8  # standard deviations along the direction; 1 where there is no curvature to tell them
+_LEVEL = 0.5  # nats; a Gaussian falls by more between the two distances
+_SUSPICIOUS = 1e3  # a mode with standard deviations this large, or this much larger than others, is looked at
+_FLAT = 1e-6  # of the largest curvature
+
+
+def refuse_improper(
+    rng: np.random.Generator,
+    target: Target,
+    evaluator: Evaluator,
+    mode: Summit | None,
+    summits: Sequence[Summit],
+    start: np.ndarray,
+) -> None:
+    """Raise a ValueError if the target cannot be normalised, as far as straight lines can tell.
+
+    If log p at random points stays as it is on the way from 10⁴ to 10⁸ standard deviations along a direction, the same
+    holds for a tube around it, and the integral is infinite: a flat direction, a prior that is missing, separated data.
+    The directions looked at are those that the search for a mode left without curvature; a target with a clear mode is
+    not looked at. A density that grows for ever is left to the fit, which ends as DIVERGED.
+    """
+    if mode is not None and not _is_suspicious(mode):
+        return
+    center, axes, candidates = _landscape(mode, summits, start)
+    around = center + rng.standard_normal((_POINTS, target.dim)) @ axes.T
+    for direction, length in _both_ways(candidates):
+        far = [around + distance * length * direction for distance in (_NEAR, _FAR)]
+        near, further = np.asarray(evaluator.value(np.concatenate(far)), np.float64).reshape(2, -1)
+        if np.all(np.isfinite(near)) and np.all(np.abs(further - near) < _LEVEL):
+            raise ValueError(_message(target.names, direction))
+
+
+def _is_suspicious(mode: Summit) -> bool:
+    deviations = np.linalg.svd(mode.axes, compute_uv=False)
+    return bool(deviations[0] > _SUSPICIOUS * min(1.0, max(float(deviations[-1]), 1e-300)))
+
+
+def _landscape(
+    mode: Summit | None, summits: Sequence[Summit], start: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, list[tuple[np.ndarray, float]]]:
+    """A centre, axes at most as long as the density is wide around it, and directions of little curvature."""
+    if mode is not None:
+        vectors, deviations, _ = np.linalg.svd(mode.axes)
+        return mode.point, vectors * np.minimum(deviations, 1), [(vectors[:, 0], max(1.0, float(deviations[0])))]
+    if not summits:
+        return start, np.eye(start.size), []
+    end = summits[0]
+    lengths = np.linalg.norm(end.axes, axis=0)
+    flat = np.flatnonzero((np.abs(end.curvature) < 0.5) | (lengths**2 >= np.min(lengths) ** 2 / _FLAT))
+    axes = end.axes / np.maximum(lengths, 1)
+    return end.point, axes, [(end.point - start, 1.0), *((end.axes[:, i], 1.0) for i in flat)]
+
+
+def _both_ways(candidates: list[tuple[np.ndarray, float]]) -> Iterator[tuple[np.ndarray, float]]:
+    for vector, deviation in candidates:
+        length = float(np.linalg.norm(vector))
+        if np.isfinite(length) and length > 0:
+            unit = vector / length
+            unit = np.where(np.abs(unit) < 1e-8, 0, unit)  # rounding, which 10⁸ would make visible
+            yield unit, deviation
+            yield -unit, deviation
+
+
+def _message(names: tuple[str, ...], direction: np.ndarray) -> str:
+    size = np.abs(direction)
+    involved = [i for i in np.argsort(-size) if size[i] >= 0.1 * size.max()][:5]
+    along = ", ".join(f"{names[i]} ({direction[i]:+.2g})" for i in involved)
+    return (
+        f"The density cannot be normalised: however far one goes along {along}, it does not fall. "
+        f"Give {names[involved[0]]!r} a proper prior, or remove the variable that the data cannot tell from others."
+    )

@@ -1,0 +1,224 @@
+"""The search for modes, on the host: many points climb log p at once, in few evaluations.
+
+Three ways up. `climb` is Newton's method with curvature from differences of scores, for the few points that must
+arrive: about 2 d + 10 evaluations a round for each. `scout` is for many points of which it is enough to learn where
+they lead: one evaluation a round for each, with steps scaled by a Gaussian that is known already. In high dimension
+`ascend` climbs from one point by a quasi-Newton method, one evaluation a step.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+Evaluate = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]  # points (n, dim) to log p (n,) and ∇log p (n, dim)
+
+# Lengths of a step, tried at once. Long ones, because a Newton step on the logarithm of a scale is half a unit however
+# far there is to go.
+_LENGTHS = np.array([1.0, 8.0, 4.0, 2.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001])
+_ARRIVED = 1e-4  # nats still to gain: a hundredth of a standard deviation
+_FIRST_DIFFERENCE = 1e-3  # from a point to where its score is compared, before the scale is known
+_DIFFERENCE = 0.01  # the same in standard deviations
+_MEMORY = 20  # pairs of points and scores that the quasi-Newton method keeps
+
+
+class Summit(NamedTuple):
+    """Where a climb ended: the place, log p, and the Gaussian with the curvature there."""
+
+    point: np.ndarray  # (dim,)
+    value: float
+    axes: np.ndarray  # (dim, dim): columns one standard deviation long; the covariance is axes axesᵀ
+    curvature: np.ndarray  # (dim,): 1 along an axis where log p falls, −1 where it rises, 0 where it is flat
+    gain: float  # nats that another step promises
+
+    @property
+    def is_mode(self) -> bool:
+        """Whether the climb has arrived where log p falls in all directions."""
+        return bool(np.all(self.curvature > 0.5)) and self.gain < 0.01
+
+
+def climb(
+    evaluate: Evaluate,
+    points: np.ndarray,
+    *,
+    axes: np.ndarray | None = None,
+    rounds: int = 25,
+    arrived: float = _ARRIVED,
+) -> list[Summit]:
+    """Newton's method uphill from each of some points; those without a finite density are left out.
+
+    Where the curvature is not that of a maximum its sign is turned, so that every step goes uphill. `axes`, if given,
+    are columns of about a standard deviation along which scores are compared at first; else those of the coordinates.
+    A climb has arrived when another step promises less than `arrived` nats.
+    """
+    values, scores = evaluate(points)
+    rough = values.dtype == np.float32
+    z, values, scores = (np.array(x, np.float64) for x in (points, values, scores))
+    kept = np.isfinite(values) & np.all(np.isfinite(scores), axis=1)
+    z, values, scores = z[kept], values[kept], scores[kept]
+    n, dim = z.shape
+    later = 10 * _DIFFERENCE if rough else _DIFFERENCE
+    difference = later if axes is not None else 10 * _FIRST_DIFFERENCE if rough else _FIRST_DIFFERENCE
+    axes = np.repeat((np.eye(dim) if axes is None else axes)[None], n, axis=0)
+    signs, gains = np.zeros((n, dim)), np.full(n, np.inf)
+    active = np.arange(n)
+    with np.errstate(all="ignore"):
+        for _ in range(rounds):
+            if not active.size:
+                break
+            curvature, rotated = _curvature(evaluate, z[active], axes[active], difference)
+            size = np.abs(curvature)
+            # What is smaller than rounding of the largest is flat: a step along it stays as long as the axis was.
+            flat = size <= (1e-5 if rough else 1e-12) * size.max(axis=1, keepdims=True)
+            size = np.where(flat, np.maximum(size.max(axis=1, keepdims=True), 1e-300) if dim == 1 else 1.0, size)
+            slopes = np.einsum("nij,ni->nj", rotated, scores[active]) / np.sqrt(size)
+            axes[active] = rotated / np.sqrt(size)[:, None, :]
+            signs[active] = np.where(flat, 0, np.sign(curvature))
+            gains[active] = np.sum(np.where(flat, 0, slopes) ** 2, axis=1) / 2
+            steps = np.einsum("nij,nj->ni", axes[active], slopes)
+            going = (np.sum(slopes**2, axis=1) / 2 > arrived) & np.all(np.isfinite(steps), axis=1)
+            active, steps = active[going], steps[going]
+            improved = _advance(evaluate, z, values, scores, active, steps)
+            active = active[improved]
+            difference = later
+    return [Summit(*parts) for parts in zip(z, values.tolist(), axes, signs, gains.tolist(), strict=True)]
+
+
+def _curvature(evaluate: Evaluate, z: np.ndarray, axes: np.ndarray, difference: float) -> tuple[np.ndarray, np.ndarray]:
+    """Eigenvalues of −∇²log p in the coordinates of the axes, and the axes turned to its eigenvectors."""
+    n, dim = z.shape
+    offsets = difference * axes.transpose(0, 2, 1)
+    around = np.stack([z[:, None] + offsets, z[:, None] - offsets], axis=1)
+    scores = np.asarray(evaluate(around.reshape(-1, dim))[1], np.float64).reshape(n, 2, dim, dim)
+    hessian = (scores[:, 0] - scores[:, 1]) @ axes / (2 * difference)
+    hessian = (hessian + hessian.transpose(0, 2, 1)) / 2
+    # Beyond the edge of the support there are no scores: there the axis stays as it was.
+    hessian = np.where(np.isfinite(hessian), hessian, -np.eye(dim))
+    curvature, vectors = np.linalg.eigh(-hessian)
+    return curvature, axes @ vectors
+
+
+def _advance(
+    evaluate: Evaluate, z: np.ndarray, values: np.ndarray, scores: np.ndarray, which: np.ndarray, steps: np.ndarray
+) -> np.ndarray:
+    """Move the points `which` in place along their steps, each by the best of some lengths; whether each has gained."""
+    if not which.size:
+        return np.zeros(0, bool)
+    tried = z[which][:, None] + _LENGTHS[:, None] * steps[:, None]
+    found, slopes = evaluate(tried.reshape(-1, z.shape[1]))
+    found = np.asarray(found, np.float64).reshape(which.size, -1)
+    slopes = np.asarray(slopes, np.float64).reshape(tried.shape)
+    usable = np.isfinite(found) & np.all(np.isfinite(slopes), axis=2)
+    found = np.where(usable, found, -np.inf)
+    best = np.argmax(found, axis=1)
+    rows = np.arange(which.size)
+    improved = found[rows, best] > values[which]
+    at, rows, best = which[improved], rows[improved], best[improved]
+    z[at], values[at], scores[at] = tried[rows, best], found[rows, best], slopes[rows, best]
+    return improved
+
+
+def scout(
+    evaluate: Evaluate, mean: np.ndarray, chol: np.ndarray, starts: np.ndarray, *, rounds: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Where many points lead, and log p there: steps of Barzilai and Borwein where N(mean, chol cholᵀ) is standard.
+
+    For a mode of that shape the first step arrives.
+    """
+    with np.errstate(all="ignore"):
+        values, slopes = _whitened(evaluate, mean, chol, starts)
+        kept = np.isfinite(values) & np.all(np.isfinite(slopes), axis=1)
+        u, values, slopes = starts[kept], values[kept], slopes[kept]
+        lengths = np.ones(len(u))
+        active = np.arange(len(u))
+        for _ in range(rounds):
+            size = np.sum(slopes[active] ** 2, axis=1)
+            active = active[(size > 0.01) & (lengths[active] > 1e-8)]
+            if not active.size:
+                break
+            step = lengths[active, None] * slopes[active]
+            # No step is longer than to the other side of the known Gaussian.
+            reach = 2 * np.linalg.norm(u[active], axis=1) + 3 * np.sqrt(u.shape[1])
+            step *= np.minimum(1, reach / np.linalg.norm(step, axis=1))[:, None]
+            tried = u[active] + step
+            found, turned = _whitened(evaluate, mean, chol, tried)
+            better = (found > values[active]) & np.all(np.isfinite(turned), axis=1)
+            change = np.abs(np.sum(step * (turned - slopes[active]), axis=1))
+            secant = np.clip(np.sum(step**2, axis=1) / np.maximum(change, 1e-300), 1e-6, 1e6)
+            lengths[active] = np.where(better, secant, lengths[active] / 5)
+            at = active[better]
+            u[at], values[at], slopes[at] = tried[better], found[better], turned[better]
+    return u, values
+
+
+def _whitened(evaluate: Evaluate, mean: np.ndarray, chol: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """log p and its slopes in the coordinates u of z = mean + chol u."""
+    values, scores = evaluate(mean + u @ chol.T)
+    return np.asarray(values, np.float64), np.asarray(scores, np.float64) @ chol
+
+
+class Ascent(NamedTuple):
+    """Where a quasi-Newton climb ended, with its last steps and the changes of the score along them."""
+
+    point: np.ndarray
+    value: float
+    score: np.ndarray
+    steps: np.ndarray  # (m, dim)
+    changes: np.ndarray  # (m, dim): of −∇log p
+
+    def covariance_times(self, right: np.ndarray) -> np.ndarray:
+        """The inverse of the approximate curvature (L-BFGS), times a vector or each row of a matrix."""
+        result = np.array(right, np.float64)
+        inner = np.sum(self.steps * self.changes, axis=1)
+        kept = []
+        for step, change, product in zip(self.steps[::-1], self.changes[::-1], inner[::-1], strict=True):
+            share = result @ step / product
+            result = result - share[..., None] * change
+            kept.append(share)
+        if len(inner):
+            result = result * (inner[-1] / (self.changes[-1] @ self.changes[-1]))
+        for step, change, product in zip(self.steps, self.changes, inner, strict=True):
+            share = kept.pop() - result @ change / product
+            result = result + share[..., None] * step
+        return result
+
+    def gain(self) -> float:
+        """Nats that another step promises."""
+        return float(self.score @ self.covariance_times(self.score) / 2)
+
+
+def ascend(evaluate: Evaluate, point: np.ndarray, *, evaluations: int) -> Ascent | None:
+    """Uphill from a point by L-BFGS, with at most so many evaluations; None if it has no finite density."""
+
+    def look(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        values, scores = (np.asarray(x, np.float64) for x in evaluate(points))
+        return np.where(np.all(np.isfinite(scores), axis=1) & np.isfinite(values), values, -np.inf), scores
+
+    with np.errstate(all="ignore"):
+        values, scores = look(point[None])
+        if not np.isfinite(values[0]):
+            return None
+        empty = np.zeros((0, point.size))
+        at = Ascent(np.array(point, np.float64), float(values[0]), scores[0], empty, empty)
+        spent = 1
+        while spent < evaluations and (not len(at.steps) or at.gain() > _ARRIVED):
+            direction = at.covariance_times(at.score)
+            if not len(at.steps):
+                direction /= max(1.0, float(np.linalg.norm(at.score)))
+            slope = float(at.score @ direction)
+            for lengths in (_LENGTHS[:1], _LENGTHS[4:]):
+                values, scores = look(at.point + lengths[:, None] * direction)
+                spent += len(lengths)
+                enough = values >= at.value + 1e-4 * lengths * slope
+                if np.any(enough):
+                    break
+            else:
+                return at
+            best = int(np.argmax(np.where(enough, values, -np.inf)))
+            step, change = lengths[best] * direction, at.score - scores[best]
+            steps, changes = at.steps, at.changes
+            if step @ change > 1e-10 * np.linalg.norm(step) * np.linalg.norm(change):
+                steps = np.concatenate([steps, step[None]])[-_MEMORY:]
+                changes = np.concatenate([changes, change[None]])[-_MEMORY:]
+            at = Ascent(at.point + step, float(values[best]), scores[best], steps, changes)
+    return at
