@@ -212,7 +212,7 @@ def default_names() -> list[str]:
 
 
 def run(
-    old: Path,
+    old: Path | None = None,
     path: Path | None = None,
     *,
     seeds: int = 5,
@@ -225,6 +225,8 @@ def run(
     from benchmarks.side import TARGETS
 
     check_positive_integer("seeds", seeds, "It is the number of fits of each target.")
+    if old is None:
+        raise ValueError("Say what to compare with: python -m benchmarks.before_after --old CHECKOUT.")
     if not (old / "src" / "bures").is_dir():
         raise fail("old", "a checkout with src/bures in it", str(old), "Make one: git worktree add DIR COMMIT.")
     only = [check_option("--only", name, (*TARGETS, *posteriordb.names())) for name in only or default_names()]
