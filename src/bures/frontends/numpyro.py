@@ -29,8 +29,8 @@ from bures.frontends.numpyro_sites import (
     finite_mean,
     log_densities,
     refuse_discrete,
+    running,
     typical_value,
-    unchecked,
     watch,
 )
 from bures.target import Labels, Target, coordinate_names
@@ -155,12 +155,10 @@ class _Source:
         return fixed
 
     def handled(self) -> Callable:
-        """The model with keys for the sites that need one and with its parameters; made anew for each trace."""
+        """The model with all rows of its plates and with its parameters."""
         from numpyro import handlers
 
-        model = handlers.substitute(self.model, substitute_fn=all_rows)
-        model = handlers.substitute(model, data=self.parameters)
-        return handlers.seed(model, jax.random.key(0))
+        return handlers.substitute(handlers.substitute(self.model, substitute_fn=all_rows), data=self.parameters)
 
     def enumerated(self) -> Callable:
         """The model with an axis for each discrete site, over all of its values."""
@@ -176,7 +174,7 @@ class _Source:
         chosen: dict[str, Any] = {"substitute_fn" if callable(value_of) else "data": value_of}
         last = watch(self.handled())
         try:
-            with unchecked():
+            with running():
                 return handlers.trace(handlers.substitute(last, **chosen)).get_trace(*self.args, **self.kwargs)
         except RefusedError as error:
             raise ValueError(str(error)) from None
@@ -197,13 +195,13 @@ class _Source:
 
         enum = bool(self.discrete)
         model = self.enumerated() if enum else self.handled()
-        with unchecked():
+        with running():
             return -jnp.asarray(potential_energy(model, self.args, self.kwargs, self.split(z), enum=enum))
 
     def _constrain(self, z: Float[Array, " dim"]) -> dict[str, Array]:
         from numpyro.infer.util import constrain_fn
 
-        with unchecked():
+        with running():
             values = constrain_fn(self.handled(), self.args, self.kwargs, self.split(z), return_deterministic=True)
         return {name: value for name, value in values.items() if name not in self.mixed}
 
@@ -224,7 +222,7 @@ class _Source:
         from numpyro.contrib.funsor import plate_to_enum_plate, trace
         from numpyro.handlers import substitute
 
-        with unchecked(), plate_to_enum_plate():
+        with running(), plate_to_enum_plate():
             sites = trace(substitute(self.enumerated(), data=values)).get_trace(*self.args, **self.kwargs)
         return log_densities(sites)
 

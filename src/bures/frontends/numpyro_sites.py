@@ -2,7 +2,8 @@
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import jax
@@ -40,11 +41,17 @@ class Site(NamedTuple):
         return self.unconstrained_shape is not None
 
 
-def unchecked() -> Any:
-    """Without NumPyro's checks: they compile a program each, and `explain` names values that are not finite."""
+@contextmanager
+def running() -> Iterator[None]:
+    """How models are run: with keys for the sites that are given no value, and without NumPyro's checks.
+
+    The checks would compile a program each; values that are not finite are named by `explain`. The seed stands outside
+    of all other handlers, so that no keys are made for sites that have a value.
+    """
     import numpyro
 
-    return numpyro.validation_enabled(False)
+    with numpyro.validation_enabled(False), numpyro.handlers.seed(rng_seed=jax.random.key(0)):
+        yield
 
 
 class RefusedError(Exception):
