@@ -97,8 +97,9 @@ def fit_and_judge(
     errors = moment_errors(exact, resampled, case.heavy)
     comfort, named = bool(COMFORT.search(text)), bool(NAMES_MODES.search(text))
     right = missed < MISSED and errors["mean"] < MEAN_ERROR and errors["deviation"] < DEVIATION_ERROR
-    # Modes that are not there are a warning too; a mode that is there may be named.
-    warned = not comfort or fit.outcome.name != "CONVERGED" or (named and case.modes == 1)
+    # Modes that are not there are a warning too; that there are several where there are is no more than the truth.
+    several = case.modes != 1
+    warned = fit.outcome.name != "CONVERGED" or (not several if named else not comfort)
     return {
         "seed": seed,
         "outcome": fit.outcome.name,
