@@ -40,8 +40,8 @@ def fitted(num_steps: int, method: dict) -> bures.Fit:
 
 def assert_same(first: bures.Fit, second: bures.Fit) -> None:
     assert first.outcome is second.outcome
-    one = jax.tree.leaves((first.approximation, first.trace, first.path, first.carry))
-    two = jax.tree.leaves((second.approximation, second.trace, second.path, second.carry))
+    one = jax.tree.leaves((first.approximation, first.trace, first.path, first.loop))
+    two = jax.tree.leaves((second.approximation, second.trace, second.path, second.loop))
     assert len(one) == len(two)
     for a, b in zip(one, two, strict=True):
         np.testing.assert_array_equal(a, b)
@@ -174,7 +174,7 @@ NUMPY_NUMBERS = {
 
 
 @pytest.mark.parametrize("name", NUMPY_NUMBERS)
-def test_numbers_of_numpy_are_saved_as_numbers(tmp_path, name):
+def test_numbers_of_numpy_are_saved_as_numbers(tmp_path, name, unchecked_types):
     fit = fitted(5, METHODS["bures-wasserstein"] | NUMPY_NUMBERS[name]())
     fit.save(tmp_path / "a.fit")
     loaded = bures.load(tmp_path / "a.fit", target=bures.models.eggbox())
