@@ -120,7 +120,7 @@ def test_fits_watched_repeated_and_vmapped_are_the_same(method, target, capsys):
     again = fit(keys[0], progress=False)
     assert "12/12" in capsys.readouterr().err
     for other in (watched, again):
-        assert leaves_equal(alone[0].carry, other.carry)
+        assert leaves_equal(alone[0].loop, other.loop)
         assert leaves_equal(alone[0].trace, other.trace)
     assert [step for step, _, _ in seen] == [1, 2, 5, 10]
     assert set(seen[0][2]) >= {"bound", "ness", "grad_norm", "clipped", "step_size", "min_eigenvalue"}

@@ -17,6 +17,11 @@ from problems import (
 
 import bures
 from bures.diagnostics import (
+    Correction,
+    Coverage,
+    Missed,
+    Verdict,
+    WeightedDraws,
     diagnose,
     forward_kl,
     khat_threshold,
@@ -26,6 +31,7 @@ from bures.diagnostics import (
     pareto_khat,
     smooth_log_weights,
 )
+from bures.diagnostics.diagnostics import measure_correction
 
 GENERATOR = np.random.default_rng(0)
 LOG_WEIGHTS = {
@@ -155,21 +161,110 @@ def test_every_line_is_printed(key):
         assert word in text
 
 
+PRECISE = Correction(mean_error=0.01, deviation_error=0.01, effective=5000.0, shift=0.0)
+VAGUE = Correction(mean_error=0.3, deviation_error=0.4, effective=20.0, shift=1.0)
+APART = Missed(np.array([30.0, 0.0]), 0.25, is_apart=True)
+NEAR = Missed(np.array([0.0, 0.0]), 0.25, is_apart=False)
+
+
+def judged(khat=0.2, ness=0.97, *, error=0.05, correction=PRECISE, coverage=None, rounding=1e-12):
+    coverage = Coverage(reach=100.0) if coverage is None else coverage
+    return bures.Diagnostics(
+        10_000, 0.0, 0.1, 0.1, 10, ness, khat, error, 0.7, 0.2, 0.1, rounding, correction, coverage, names=("a", "b")
+    )
+
+
 @pytest.mark.parametrize(
-    ("khat", "ness", "word"),
+    ("result", "verdict", "word"),
     [
-        (-math.inf, 1.0, "as they are"),
-        (0.2, 0.97, "as they are"),
-        (0.5, 0.4, "resample"),
-        (0.9, 0.97, "tails are heavier"),
-        (0.9, 0.1, "Do not trust"),
-        (math.inf, 0.01, "degenerate"),
-        (math.nan, math.nan, "degenerate"),
+        (judged(-math.inf, 1.0, error=0.0), Verdict.CLOSE, "as they are"),
+        (judged(0.2, 0.97), Verdict.CLOSE, "as they are"),
+        (judged(0.9, 0.97), Verdict.CLOSE, "tails may be lighter"),
+        (judged(0.5, 0.4), Verdict.USABLE, "resample"),
+        (judged(0.8, 0.4), Verdict.USABLE, "do correct the moments"),
+        (judged(0.95, 0.4), Verdict.UNDECIDED, "If it is below 1"),
+        (judged(0.95, 0.4, correction=VAGUE), Verdict.UNTRUSTED, "Do not trust"),
+        (judged(1.3, 0.4), Verdict.UNTRUSTED, "Do not trust"),
+        (judged(math.inf, 0.01), Verdict.DEGENERATE, "degenerate"),
+        (judged(math.nan, math.nan), Verdict.DEGENERATE, "degenerate"),
+        (judged(3.0, 0.99, rounding=0.2), Verdict.ROUNDED, "jax_enable_x64"),
+        (judged(coverage=Coverage((APART,), reach=100.0)), Verdict.SEVERAL_MODES, "25.0% around (a = 30, b = 0)"),
+        (judged(coverage=Coverage((NEAR,), reach=100.0)), Verdict.SEVERAL_MODES, "holds about 75.0%"),
+        (judged(1.3, 0.4, coverage=Coverage((NEAR,), reach=100.0)), Verdict.UNTRUSTED, "Do not trust"),
+        (judged(coverage=Coverage(outside=0.1, reach=100.0)), Verdict.MASS_OUTSIDE, "About 10% of the mass"),
+        (judged(coverage=Coverage()), Verdict.CLOSE, "Other modes were not searched for"),
     ],
 )
-def test_messages_follow_khat_and_ness(khat, ness, word):
-    result = bures.Diagnostics(10_000, 0.0, 0.1, 0.1, 10, ness, khat, 0.7, 0.2, 0.1)
+def test_verdicts_and_messages(result, verdict, word):
+    assert result.verdict is verdict
     assert word in result.message
+    assert result.trustworthy == (verdict in (Verdict.CLOSE, Verdict.USABLE))
+
+
+def test_draws_are_never_recommended_as_they_are_without_a_search(key):
+    """On one of two modes far apart the weights are perfect: only the search tells."""
+    result = diagnose(key, bures.Gaussian.standard(2), bures.models.gaussian(2))
+    assert result.verdict is Verdict.CLOSE
+    assert "as they are" not in result.message
+    assert "not searched for" in result.message
+
+
+# ---- Rounding -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e-3, 1.0, 1e3, 1e6])
+@pytest.mark.parametrize("dim", [1, 3, 20])
+def test_an_exact_gaussian_in_float32_has_no_tail(dim, scale, key):
+    target = bures.Target(lambda z: -jnp.sum((z / scale - 3) ** 2) / 2 - 40.0, dim)
+    q = bures.Gaussian(jnp.full(dim, 3 * scale, jnp.float32), scale * jnp.eye(dim, dtype=jnp.float32))
+    result = diagnose(key, q, target)
+    assert result.verdict is Verdict.CLOSE
+    assert result.khat < result.khat_threshold
+
+
+def test_a_large_regression_in_float32_is_not_called_heavy_tailed(key):
+    """Log densities near −50,000 are 0.004 apart in float32: that is no tail of the target."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((20_000, 3)).astype(np.float32)
+    y = rng.poisson(np.exp(X @ np.array([0.3, -0.2, 0.1]) + 1)).astype(np.float32)
+
+    def log_density(z):
+        rate = X @ z + 1
+        return jnp.sum(y * rate - jnp.exp(rate)) - jnp.sum(z**2) / 20
+
+    target = bures.Target(log_density, 3)
+    laplace = bures.laplace(target)
+    q = bures.Gaussian(laplace.mean.astype(jnp.float32), laplace.chol.astype(jnp.float32))
+    result = diagnose(key, q, target)
+    assert result.ness > 0.95
+    assert result.verdict is Verdict.CLOSE
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e6, 1e12])
+def test_a_real_tail_is_seen_whatever_constant_is_added(offset):
+    log_weights = -0.9 * np.log(np.random.default_rng(3).random(10_000))
+    assert pareto_khat(log_weights + offset) == pytest.approx(pareto_khat(log_weights), abs=0.05)
+
+
+def test_log_weights_of_float32_that_differ_by_rounding_alone_have_no_tail():
+    exact = np.full(10_000, -58_000.0)
+    rounded = (exact + np.random.default_rng(0).normal(0, 0.003, 10_000)).astype(np.float32)
+    assert pareto_khat(rounded) == -math.inf
+
+
+# ---- The correction -------------------------------------------------------------------------------------------------
+
+
+def test_the_measured_correction_is_the_spread_over_repetitions():
+    """Means of weighted draws have the error that a hundred repetitions of the whole show."""
+    target = bures.models.gaussian(2)
+    q = bures.Gaussian(jnp.array([0.5, 0.0]), 1.3 * jnp.eye(2))
+    pools = [WeightedDraws.draw(jax.random.key(seed), q, target, 1000) for seed in range(100)]
+    weights = [np.exp(pool.log_weights - np.max(pool.log_weights)) for pool in pools]
+    means = [w @ pool.z / np.sum(w) for w, pool in zip(weights, pools, strict=True)]
+    actual = np.max(np.std(means, axis=0))
+    measured = np.mean([measure_correction(pool.z, pool.smoothed()).mean_error for pool in pools])
+    assert measured == pytest.approx(actual, rel=0.35)  # ten splits: the largest of two errors is a little above
 
 
 def test_forward_kl_against_the_closed_form(key):

@@ -150,7 +150,7 @@ def test_keyboard_interrupt_keeps_the_best_so_far(target):
     assert result.num_steps == 10
     assert result.trace.bound.shape == (10,)
     best = int(np.argmax(result.trace.bound))
-    assert result.carry.best_bound == result.trace.bound[best]
+    assert result.loop.best_bound == result.trace.bound[best]
     at_best = fit(target, best) if best else fit(target, 1).path[0][1]
     at_best = at_best.approximation if best else at_best
     assert np.array_equal(result.approximation.mean, at_best.mean)
@@ -188,7 +188,7 @@ def test_non_finite_keeps_the_best_gaussian():
     assert 0 < result.num_steps < 200
     assert result.trace.bound.shape == (result.num_steps,)
     assert np.all(result.trace.finite)
-    assert result.carry.best_bound == np.max(result.trace.bound)
+    assert result.loop.best_bound == np.max(result.trace.bound)
     assert 0 < result.approximation.mean[0] < 2.5
     assert result.num_log_density_evaluations == 8 * (result.num_steps + 1)
 

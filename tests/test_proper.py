@@ -3,9 +3,9 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from bures.proper import refuse_improper
 
 import bures
-from bures.proper import refuse_improper
 
 X = np.column_stack([np.ones(20), np.linspace(-2, 2, 20)])
 

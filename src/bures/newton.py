@@ -12,7 +12,8 @@ from bures.gaussian import Gaussian
 from bures.search import Summit, climb
 from bures.target import as_target
 
-_ARRIVED = 1e-12  # nats still to gain, in double precision
+_ARRIVED = 1e-14  # nats still to gain, in double precision
+_DIFFERENCE = 1e-4  # standard deviations, for differences of scores
 
 
 def laplace(target: Any, *, init: Any = None, dim: int | None = None, max_iterations: int = 100) -> Gaussian:
@@ -39,21 +40,28 @@ def laplace(target: Any, *, init: Any = None, dim: int | None = None, max_iterat
     if is_traced(start, target):
         raise fail("laplace's arguments", "concrete", start, "It looks at values: call it outside jit and vmap.")
     evaluator = Evaluator(target, dtype=start.dtype)
-    found = climb(evaluator.value_and_score, np.asarray(start)[None], rounds=max_iterations, arrived=_ARRIVED)
+    found = climb(
+        evaluator.value_and_score,
+        np.asarray(start)[None],
+        rounds=max_iterations,
+        arrived=_ARRIVED,
+        difference=_DIFFERENCE,
+    )
     if not found:
         raise fail("init", "a point of finite log density", start, "Start where the density is positive.")
     return to_device(_as_mode(found[0], evaluator.dtype))
 
 
 def _as_mode(summit: Summit, dtype: Any) -> Gaussian:
+    where = f"after {summit.rounds} Newton steps from init"
     if not summit.gain < 0.01:  # a line search may end earlier, at what rounding lets it see
         raise ValueError(
-            f"laplace found no mode from init (still {summit.gain:.3g} nats to gain). "
+            f"laplace found no mode {where} (still {summit.gain:.3g} nats to gain). "
             "The density may have no maximum, or need another init."
         )
     if not summit.is_mode:
         raise ValueError(
-            "laplace reached a stationary point from init, but the Hessian there is not negative definite: "
+            f"laplace reached a stationary point {where}, but the Hessian there is not negative definite: "
             "a flat direction, a saddle, or an improper density. Add a prior, or try another init."
         )
     chol = linalg.cholesky_of_square(summit.axes)

@@ -185,7 +185,7 @@ def weights_tail(
 @_styled
 def summary(fit: Fit, key: Key[Array, ""] | None = None) -> Figure:
     """A fit on one page: in the plane its path, elsewhere marginals against importance-resampled draws; the bound by
-    step; and the tail of the importance weights. The draws are those the fit was judged by, or with a `key` new ones."""
+    step; and the tail of the importance weights. The draws are those the fit was judged by; with a `key`, new ones."""
     figure = Figure(figsize=(10, 4.6), layout="constrained")
     if fit.target.dim == 2:
         axes = figure.subplot_mosaic("EB\nET", width_ratios=[1.2, 1])

@@ -30,6 +30,7 @@ class Summit(NamedTuple):
     axes: np.ndarray  # (dim, dim): columns one standard deviation long; the covariance is axes axesᵀ
     curvature: np.ndarray  # (dim,): 1 along an axis where log p falls, −1 where it rises, 0 where it is flat
     gain: float  # nats that another step promises
+    rounds: int  # that were taken
 
     @property
     def is_mode(self) -> bool:
@@ -44,12 +45,14 @@ def climb(
     axes: np.ndarray | None = None,
     rounds: int = 25,
     arrived: float = _ARRIVED,
+    difference: float = _DIFFERENCE,
 ) -> list[Summit]:
     """Newton's method uphill from each of some points; those without a finite density are left out.
 
     Where the curvature is not that of a maximum its sign is turned, so that every step goes uphill. `axes`, if given,
     are columns of about a standard deviation along which scores are compared at first; else those of the coordinates.
-    A climb has arrived when another step promises less than `arrived` nats.
+    A climb has arrived when another step promises less than `arrived` nats. Scores are compared at `difference`
+    standard deviations to both sides, ten times that in single precision.
     """
     values, scores = evaluate(points)
     rough = values.dtype == np.float32
@@ -57,10 +60,10 @@ def climb(
     kept = np.isfinite(values) & np.all(np.isfinite(scores), axis=1)
     z, values, scores = z[kept], values[kept], scores[kept]
     n, dim = z.shape
-    later = 10 * _DIFFERENCE if rough else _DIFFERENCE
+    later = max(10 * difference, 0.1) if rough else difference
     difference = later if axes is not None else 10 * _FIRST_DIFFERENCE if rough else _FIRST_DIFFERENCE
     axes = np.repeat((np.eye(dim) if axes is None else axes)[None], n, axis=0)
-    signs, gains = np.zeros((n, dim)), np.full(n, np.inf)
+    signs, gains, taken = np.zeros((n, dim)), np.full(n, np.inf), np.zeros(n, int)
     active = np.arange(n)
     with np.errstate(all="ignore"):
         for _ in range(rounds):
@@ -74,14 +77,16 @@ def climb(
             slopes = np.einsum("nij,ni->nj", rotated, scores[active]) / np.sqrt(size)
             axes[active] = rotated / np.sqrt(size)[:, None, :]
             signs[active] = np.where(flat, 0, np.sign(curvature))
-            gains[active] = np.sum(np.where(flat, 0, slopes) ** 2, axis=1) / 2
+            gains[active] = np.sum(slopes**2, axis=1) / 2
+            taken[active] += 1
             steps = np.einsum("nij,nj->ni", axes[active], slopes)
-            going = (np.sum(slopes**2, axis=1) / 2 > arrived) & np.all(np.isfinite(steps), axis=1)
+            going = (gains[active] > arrived) & np.all(np.isfinite(steps), axis=1)
             active, steps = active[going], steps[going]
             improved = _advance(evaluate, z, values, scores, active, steps)
             active = active[improved]
             difference = later
-    return [Summit(*parts) for parts in zip(z, values.tolist(), axes, signs, gains.tolist(), strict=True)]
+    ends = zip(z, values.tolist(), axes, signs, gains.tolist(), taken.tolist(), strict=True)
+    return [Summit(*parts) for parts in ends]
 
 
 def _curvature(evaluate: Evaluate, z: np.ndarray, axes: np.ndarray, difference: float) -> tuple[np.ndarray, np.ndarray]:

@@ -120,7 +120,7 @@ class _Search:
             return climb(self.evaluator.value_and_score, found.point[None], axes=scale, rounds=rounds)
         covariance = found.covariance_times(np.eye(self.dim))
         axes = linalg.cholesky((covariance + covariance.T) / 2)
-        return [Summit(found.point, found.value, axes, np.ones(self.dim), found.gain())]
+        return [Summit(found.point, found.value, axes, np.ones(self.dim), found.gain(), 0)]
 
     def climb_from_scouts(self, scale: Gaussian, known: list[Summit], around: list[np.ndarray]) -> list[Summit]:
         """Summits that scouts from far and the best draws from near lead to, other than the known ones."""

@@ -60,7 +60,7 @@ def fit_tail(log_weights: Any, resolution: float | None = None) -> Tail:
     relative = log_weights - top
     size = log_weights.size
     length = int(min(size / 5, 3 * math.sqrt(size)))
-    order = np.argsort(relative, kind="stable")[size - length - 1 :]
+    order = np.argsort(relative)[size - length - 1 :]
     cutoff, order = float(relative[order[0]]), order[1:]
     if length < 5 or cutoff < -700:
         return Tail(math.inf)

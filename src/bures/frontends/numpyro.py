@@ -269,7 +269,7 @@ class _LogDensity(eqx.Module):
         return self.source.explain(z)
 
     def initial_candidates(self) -> np.ndarray:
-        """Points from which to begin: the prior means, where they are known, and the origin."""
+        """Points from which to begin: the centres of the priors, where they are known, and the origin."""
         start = self.source.start
         return np.stack([start, np.zeros_like(start)]) if start.any() else start[None]
 

@@ -101,7 +101,7 @@ def _subsampled(name: str, subsample_size: int, size: int) -> Exception:
 
 
 def typical_value(site: dict[str, Any], at_origin: set[str]) -> Any:
-    """A value for a continuous latent site: the prior mean or, if there is none, the origin of the unconstrained scale.
+    """A value for a continuous latent site: the prior's centre or, if it has none, the unconstrained scale's origin.
 
     The sites of the second kind are added to `at_origin`.
     """
@@ -121,14 +121,31 @@ def typical_value(site: dict[str, Any], at_origin: set[str]) -> Any:
         ) from error
     if "_scan_current_index" not in site["infer"]:
         try:
-            mean = 1.0 * distribution.mean
-            return jnp.broadcast_to(mean, sample_shape + jnp.shape(mean)) if sample_shape else mean
+            centre = 1.0 * _centre(distribution)
+            return jnp.broadcast_to(centre, sample_shape + jnp.shape(centre)) if sample_shape else centre
         except (AttributeError, *ERRORS):
             pass
     at_origin.add(site["name"])
     if len(distribution.event_shape) == 2:  # factors of matrices, slow to trace: at the origin they are the identity
         return jnp.broadcast_to(jnp.eye(*distribution.event_shape), shape)
     return transform(jnp.zeros(transform.inverse_shape(shape)))
+
+
+def _centre(distribution: Any) -> Any:
+    """The mean or, of a transformed distribution, where the mean of its base goes: LogNormal's own mean is far out."""
+    import numpyro.distributions as dist
+
+    match distribution:
+        case dist.ExpandedDistribution():
+            return jnp.broadcast_to(_centre(distribution.base_dist), distribution.shape())
+        case dist.Independent() | dist.MaskedDistribution():
+            return _centre(distribution.base_dist)
+        case dist.TransformedDistribution():
+            value = _centre(distribution.base_dist)
+            for transform in distribution.transforms:
+                value = transform(value)
+            return value
+    return distribution.mean
 
 
 def describe(name: str, site: dict[str, Any]) -> Site:
