@@ -122,7 +122,8 @@ def typical_value(site: dict[str, Any], at_origin: set[str]) -> Any:
     if "_scan_current_index" not in site["infer"]:
         try:
             centre = 1.0 * _centre(distribution)
-            return jnp.broadcast_to(centre, sample_shape + jnp.shape(centre)) if sample_shape else centre
+            if jnp.shape(centre) == tuple(distribution.shape()):
+                return jnp.broadcast_to(centre, shape) if sample_shape else centre
         except (AttributeError, *ERRORS):
             pass
     at_origin.add(site["name"])
