@@ -23,6 +23,7 @@ from bures.frontends.pymc_graph import (
     freeze,
     jaxify,
     read_data,
+    without_compiler,
 )
 from bures.target import Labels, Target, coordinate_names
 
@@ -52,7 +53,8 @@ def from_pymc(model: Any = None) -> Target:
         raise ValueError(f"model must be a pymc.Model, but got {type(model).__name__}. Pass the model itself.")
     _refuse(model)
     _refuse_minibatches(model)
-    start = model.initial_point(random_seed=0)
+    with without_compiler():
+        start = model.initial_point(random_seed=0)
     layout = Layout({variable.name: np.shape(start[variable.name]) for variable in model.value_vars})
     flat = np.concatenate([np.ravel(start[name]) for name in layout.shapes]).astype(float)
     source = _Source(model, layout, np.where(np.isfinite(flat), flat, 0.0))
@@ -126,8 +128,7 @@ class _Source:
     def explain(self, z: np.ndarray) -> str:
         """Which variables have no density at a point."""
         factors = [*self.model.basic_RVs, *self.model.potentials]
-        function = _in_python(self.model, self.model.logp(factors, sum=False))
-        values = function(self.layout.point(np.asarray(z, float)))
+        values = _evaluate(self.model, self.model.logp(factors, sum=False), self.layout.point(np.asarray(z, float)))
         bad = [v.name for v, value in zip(factors, values, strict=True) if not np.all(np.isfinite(value))]
         return f"it is not finite for {quoted(bad)}" if bad else "no single variable is to blame"
 
@@ -241,17 +242,19 @@ def _refuse_disconnected(graph: Graph, ops: set[Any]) -> None:
                 raise ValueError(f"pullback returned DisconnectedType for input {i}.")
 
 
-def _in_python(model: Any, outputs: Any) -> Any:
-    """A function of a point that is called once: not worth a compiler."""
-    return model.compile_fn(outputs, inputs=model.value_vars, on_unused_input="ignore", mode="FAST_COMPILE")
+def _evaluate(model: Any, outputs: Any, point: dict[str, np.ndarray]) -> Any:
+    """Outputs at one point."""
+    with without_compiler():
+        function = model.compile_fn(outputs, inputs=model.value_vars, on_unused_input="ignore", mode="FAST_COMPILE")
+        return function(point)
 
 
 def _check_shapes(model: Any, start: dict[str, np.ndarray]) -> None:
     """Data that do not fit together, after `pm.set_data` say, with the variable's name."""
     for variable in [*model.observed_RVs, *model.potentials]:
-        density = _in_python(model, model.logp([variable], sum=False))
+        outputs = model.logp([variable], sum=False)
         try:
-            density(start)
+            _evaluate(model, outputs, start)
         except (AssertionError, TypeError, ValueError) as error:
             reason = str(error).splitlines()[0].rstrip(".")
             raise ValueError(

@@ -115,6 +115,13 @@ def _quiet() -> Iterator[None]:
         yield
 
 
+def without_compiler() -> Any:
+    """For functions that are called once: the loops within some would take a C compiler longer than Python."""
+    from pytensor.configdefaults import config
+
+    return config.change_flags(cxx="")
+
+
 class HostGraph:
     """A graph, and its gradient if it is that of one number, compiled by PyTensor when it is first called."""
 
