@@ -191,10 +191,9 @@ def load(path: Any, *, target: Any, dim: int | None = None, **parts: Any) -> Fit
 
 def _restore_judgement(fit: Fit, description: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
     """The judgement as it was saved, from its weights and what the search saw."""
-    number = 0.0
-    view = View(number, number, number, number, number)
-    empty = Gaussian.unchecked(number, number)  # pyright: ignore[reportArgumentType]
-    modes = _rebuild("modes", (Mode(empty, view),) * description["num_modes"], arrays)
+    view = View(np.zeros((0, 1)), np.zeros(0), np.zeros(0), 0.0, 0.0)
+    point = Gaussian.unchecked(np.zeros(1), np.zeros((1, 1)))
+    modes = _rebuild("modes", (Mode(point, view),) * description["num_modes"], arrays)
     views = _rebuild("views", (view,) * description["num_views"], arrays)
     fit.record.modes = modes
     fit.record.judgement = restore(
