@@ -13,6 +13,7 @@ def from_numpyro(model: Any, *args: Any, **kwargs: Any) -> Target:
     """A target from a NumPyro model and the arguments it takes (data included).
 
     Coordinates follow the alphabetical order of the site names, as `ravel_pytree` and NumPyro's own guides have it.
+    Discrete latent sites are summed out where funsor is installed. The model is traced, not run: nothing is compiled.
     """
     from bures.frontends import numpyro
 
@@ -22,7 +23,8 @@ def from_numpyro(model: Any, *args: Any, **kwargs: Any) -> Target:
 def from_pymc(model: Any = None) -> Target:
     """A target from a PyMC model; inside `with model:` it can be left out.
 
-    Data (`pm.Data`) are read now: after `pm.set_data` make the target again.
+    Data (`pm.Data`) are read now: after `pm.set_data` make the target again. Ops that JAX does not know are evaluated
+    by PyTensor; they need a gradient.
     """
     from bures.frontends import pymc
 
