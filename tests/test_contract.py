@@ -146,8 +146,8 @@ def test_the_loop_takes_the_steps_of_the_pure_pair(target):
     state, info = quick_jit(lambda key, q: run_steps(key, q, target, method, 5))(key, start())
     np.testing.assert_allclose(result.approximation.mean, state.approximation.mean, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(result.approximation.chol, state.approximation.chol, rtol=1e-9, atol=1e-12)
-    for name in info.names:
-        np.testing.assert_allclose(result.trace[name], info[name], rtol=1e-8, atol=1e-11, err_msg=name)
+    for name, values in info._asdict().items():
+        np.testing.assert_allclose(result.trace[name], values, rtol=1e-8, atol=1e-11, err_msg=name)
 
 
 def test_constants_may_be_closed_over_under_jit(target):

@@ -11,7 +11,8 @@ import pytest
 from problems import box, correlated_target, regression_data
 
 import bures
-from bures.fitting import _next_checkpoint, default_estimator, default_objective, default_tolerance
+from bures.fitting import default_estimator, default_objective, default_tolerance
+from bures.fitting.driver import _next_checkpoint
 from bures.outcome import Outcome, bound_gain, has_converged, has_diverged
 
 PAPER = {"objective": bures.ELBO(), "estimator": bures.Price(M=8), "geometry": bures.BuresWasserstein(0.3)}
@@ -31,7 +32,7 @@ def fit(target, num_steps=30, method=PAPER, **options):
 
 def assert_same(first, second):
     """Bit for bit: every array of the fit, and how it ended."""
-    parts = ("approximation", "trace", "path", "carry")
+    parts = ("approximation", "trace", "path", "loop")
     for part in parts:
         pairs = zip(jax.tree.leaves(getattr(first, part)), jax.tree.leaves(getattr(second, part)), strict=True)
         assert all(np.array_equal(a, b) for a, b in pairs), part
@@ -113,7 +114,7 @@ def test_resumed_is_uninterrupted_bit_for_bit(method, target):
 
 def test_chunks_do_not_matter(target, monkeypatch):
     whole = fit(target, 130)
-    monkeypatch.setattr(sys.modules["bures.fitting"], "_RESPONSE", 0.0)  # one step a call
+    monkeypatch.setattr(sys.modules["bures.fitting.driver"], "_RESPONSE", 0.0)  # one step a call
     assert_same(fit(target, 130), whole)
 
 

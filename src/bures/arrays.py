@@ -6,7 +6,7 @@ where the two differ.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
@@ -23,7 +23,10 @@ class Module(eqx.Module):
     __getattribute__ = object.__getattribute__
 
 
-AnyArray = jax.Array | np.ndarray | np.generic  # of JAX, or of NumPy with its scalars
+if TYPE_CHECKING:
+    AnyArray = Any  # the interface that the two share has no type of its own
+else:
+    AnyArray = jax.Array | np.ndarray | np.generic  # of JAX, or of NumPy with its scalars
 
 
 def on_host(*arrays: Any) -> bool:

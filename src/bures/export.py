@@ -43,7 +43,7 @@ def to_arviz(fit: "Fit", key: Key[Array, ""], *, num_draws: int, resample: bool)
         "log_weight_smoothed": pool.smoothed(),
     }
     groups = {
-        "posterior": _one_chain(jax.vmap(target.constrain)(z)),
+        "posterior": _one_chain(jax.vmap(target.constrain)(jnp.asarray(z))),
         "sample_stats": {name: np.asarray(value)[kept][None] for name, value in statistics.items()},
     }
     found = fit.diagnostics
@@ -58,7 +58,7 @@ def to_arviz(fit: "Fit", key: Key[Array, ""], *, num_draws: int, resample: bool)
     }
     attributes_by_group = dict.fromkeys(groups, attributes)
     if labels.log_likelihood is not None:
-        groups["log_likelihood"] = _one_chain(jax.vmap(labels.log_likelihood)(z))
+        groups["log_likelihood"] = _one_chain(jax.vmap(labels.log_likelihood)(jnp.asarray(z)))
     if labels.observed_data:
         groups["observed_data"] = dict(labels.observed_data)
     names = {name for group in groups.values() for name in group}

@@ -77,9 +77,9 @@ def polar_rotation(matrix: Float[Array, "dim dim"]) -> Float[Array, "dim dim"]:
 
 
 def _solve_lower_on_host(chol: np.ndarray, right: np.ndarray) -> np.ndarray:
-    from scipy.linalg.blas import dtrsm, strsm  # here: the import takes a tenth of a second
+    from scipy.linalg import blas  # here: the import takes a tenth of a second
 
-    solve = strsm if chol.dtype == np.float32 else dtrsm
+    solve: Any = blas.get_blas_funcs("trsm", (chol, right))
     return solve(1.0, chol, right, lower=1)
 
 

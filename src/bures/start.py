@@ -187,11 +187,11 @@ def first_point(rng: np.random.Generator, target: Target, evaluator: Evaluator) 
         if good.size:
             return np.array(tried[good[0]], np.float64)
     explain = getattr(target.log_density, "explain", None)
-    reason = f": {explain(points[0])}" if explain is not None else ""
+    if explain is None:  # the fit will end as NON_FINITE, with its own remedy
+        return points[0]
     raise ValueError(
-        f"The log density or its gradient is not finite at the target's initial point, nor at {_RANDOM_POINTS} random "
-        f"points{reason}. Check the data against the support of its distribution, and the priors; or give a point of "
-        "positive density as Target(..., initial_point=...)."
+        f"The log density is not finite at the model's initial point, nor at {_RANDOM_POINTS} random points: "
+        f"{explain(points[0])}. Check the data against the support of its distribution, and the priors."
     )
 
 

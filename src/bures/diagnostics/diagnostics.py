@@ -3,6 +3,7 @@
 import dataclasses
 import enum
 import math
+import numbers
 from typing import Any
 
 import numpy as np
@@ -215,9 +216,9 @@ def diagnose(
 def check_diagnosis(num_samples: int, K: int) -> None:
     """Enough draws for k̂ and for tuples of K."""
     check_positive_integer("K", K, "It is the tuple size of the reported IW-ELBO, e.g. K=10.")
-    check_positive_integer("num_samples", num_samples, "It is the number of fresh draws, e.g. 10_000.")
-    if num_samples < max(K, 25):
-        raise fail("num_samples", f"at least {max(K, 25)}", num_samples, "k̂ needs a tail to look at.")
+    least = max(K, 25)
+    if isinstance(num_samples, bool) or not isinstance(num_samples, numbers.Integral) or num_samples < least:
+        raise fail("num_samples", f"an integer of at least {least}", num_samples, "k̂ needs a tail to look at.")
 
 
 def summarise(draws: WeightedDraws, *, K: int = 10, **run: Any) -> Diagnostics:

@@ -75,8 +75,8 @@ class WeightedDraws(NamedTuple):
 
     def joined(self, more: "WeightedDraws") -> "WeightedDraws":
         """These draws and more."""
-        both = (np.concatenate(pair) for pair in zip(self[:3], more[:3], strict=True))
-        return WeightedDraws(*both, max(self.resolution, more.resolution))
+        z, log_p, log_q = (np.concatenate(pair) for pair in zip(self[:3], more[:3], strict=True))
+        return WeightedDraws(z, log_p, log_q, max(self.resolution, more.resolution))
 
 
 def draw_points(rng: np.random.Generator, q: Gaussian, n: int) -> Float[np.ndarray, "n dim"]:

@@ -58,16 +58,20 @@ def judge(
     rng = host_generator(key, _SEARCHED)
     modes, views, reach = search_again(rng, exact, evaluator, modes, scale, uneven=target.uneven)
     searched = evaluator.count - before
+
+    def diagnosed(draws: WeightedDraws) -> Diagnostics:
+        evidence = log_evidence(draws.log_weights)[0]
+        coverage = find_missed(exact, evidence, draws.log_p.size, modes, views, reach)
+        return summarise(draws, coverage=coverage, names=target.names, **run)
+
     rng = host_generator(key, _JUDGED)
-    draws: WeightedDraws | None = None
-    for size in _POOLS:
-        more = WeightedDraws.take(rng, q, evaluator, size - (0 if draws is None else draws.log_p.size))
-        draws = more if draws is None else draws.joined(more)
-        coverage = find_missed(exact, log_evidence(draws.log_weights)[0], size, modes, views, reach)
-        found = summarise(draws, coverage=coverage, names=target.names, **run)
+    draws = WeightedDraws.take(rng, q, evaluator, _POOLS[0])
+    found = diagnosed(draws)
+    for size in _POOLS[1:]:
         if _is_decided(found):
             break
-    assert draws is not None
+        draws = draws.joined(WeightedDraws.take(rng, q, evaluator, size - draws.log_p.size))
+        found = diagnosed(draws)
     return Judgement(found, draws.log_p, draws.log_q, modes, views, searched)
 
 

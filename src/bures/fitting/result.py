@@ -220,4 +220,6 @@ class Fit(eqx.Module):
         names = (type(part).__name__ for part in (method.objective, method.estimator, method.geometry))
         text = f"Fit of {self.target.dim} dimensions by {' × '.join(names)}, {self.num_steps} steps\n{self.outcome}"
         found = self.diagnostics
-        return f"{text}\nnESS {100 * found.ness:.1f}%, k̂ = {found.khat:.2f}. {found.message}"
+        figures = f"nESS {100 * found.ness:.1f}%"
+        judged = f"{figures}." if found.trustworthy else f"But k̂ = {found.khat:.2f}, {figures}."
+        return f"{text}\n{judged} {found.message}"

@@ -3,9 +3,13 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from bures.proper import refuse_improper
 
 import bures
+from bures.draws import host_generator
+from bures.engine import Evaluator
+from bures.integrable import refuse_improper
+from bures.search import climb
+from bures.start import find_start
 
 X = np.column_stack([np.ones(20), np.linspace(-2, 2, 20)])
 
@@ -37,11 +41,8 @@ PROPER = {
 }
 
 
-def mode_of(target):
-    try:
-        return bures.laplace(target)
-    except ValueError:
-        return None
+def start_of(target, key):
+    return find_start(host_generator(key), target, Evaluator(target), 400)
 
 
 @pytest.mark.parametrize("case", IMPROPER)
@@ -49,11 +50,25 @@ def test_improper_densities_are_refused_by_name(case, key):
     log_density, dim, names = IMPROPER[case]
     target = bures.Target(log_density, dim)
     with pytest.raises(ValueError, match=rf"cannot be normalised.*{names}.*proper prior"):
-        refuse_improper(key, target, mode_of(target))
+        start_of(target, key)
 
 
 @pytest.mark.parametrize("case", PROPER)
 def test_proper_densities_pass(case, key):
     target = bures.Target(PROPER[case], 5 if case == "no mode" else 2)
-    refuse_improper(key, target, mode_of(target))
-    refuse_improper(key, target, None)
+    start_of(target, key)
+
+
+@pytest.mark.parametrize("case", PROPER)
+def test_proper_densities_pass_where_no_mode_was_found(case, key):
+    target = bures.Target(PROPER[case], 5 if case == "no mode" else 2)
+    evaluator = Evaluator(target)
+    summits = climb(evaluator.value_and_score, np.zeros((1, target.dim)), rounds=3)
+    refuse_improper(host_generator(key), target, evaluator, None, summits, np.zeros(target.dim))
+
+
+@pytest.mark.parametrize("deviation", [1e10, 1e30, 1e60])
+def test_a_gaussian_is_proper_however_wide(deviation, key):
+    target = bures.Target(lambda z: -jnp.sum((z / deviation) ** 2) / 2, 2)
+    q = start_of(target, key).approximation
+    np.testing.assert_allclose(np.linalg.norm(q.chol, axis=1), deviation, rtol=1e-3)
