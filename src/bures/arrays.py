@@ -82,7 +82,7 @@ def to_host(tree: Any) -> Any:
 
 def to_device(tree: Any) -> Any:
     """The same tree with its NumPy arrays as JAX arrays; nothing is compiled."""
-    return jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray | np.generic) else x, tree)
+    return jax.tree.map(lambda x: jax.device_put(x) if isinstance(x, np.ndarray | np.generic) else x, tree)
 
 
 def _is_key(x: jax.Array) -> bool:
