@@ -43,8 +43,8 @@ def softmax(x: AnyArray) -> AnyArray:
     """exp(x) over its sum, along the last axis."""
     if not on_host(x):
         return jax.nn.softmax(x, axis=-1)
-    weights = np.exp(x - np.max(x, axis=-1, keepdims=True))
-    return weights / np.sum(weights, axis=-1, keepdims=True)
+    weights = np.exp(x - x.max(axis=-1, keepdims=True))
+    return weights / weights.sum(axis=-1, keepdims=True)
 
 
 def constant(x: AnyArray) -> AnyArray:
@@ -57,15 +57,6 @@ def choose(condition: AnyArray, one: Callable[[], Any], other: Callable[[], Any]
     if on_host(condition):
         return one() if condition else other()
     return jax.lax.cond(condition, one, other)
-
-
-def repeat(count: int, body: Callable[[Any], Any], state: Any) -> Any:
-    """`body` applied to the state `count` times."""
-    if on_host(*jax.tree.leaves(state)):
-        for _ in range(count):
-            state = body(state)
-        return state
-    return jax.lax.fori_loop(0, count, lambda _, carried: body(carried), state)
 
 
 def select(condition: AnyArray, one: Any, other: Any) -> Any:

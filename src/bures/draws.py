@@ -21,9 +21,20 @@ _MAX_DIM = 21201  # as far as the direction numbers go
 Source = Key[Array, ""] | np.random.Generator
 
 
-def host_generator(key: Key[Array, ""], *numbers: int) -> np.random.Generator:
-    """A NumPy generator for each key and each sequence of numbers, such as that of a step."""
-    return np.random.Generator(np.random.SFC64([*map(int, np.ravel(jax.random.key_data(key))), *numbers]))
+def host_generator(key: Key[Array, ""], number: int = 0) -> np.random.Generator:
+    """A NumPy generator for each key and each number, such as that of a step."""
+    return generator(host_seed(key), number)
+
+
+def host_seed(key: Key[Array, ""]) -> int:
+    """A number for each key, to seed NumPy's generators by."""
+    words = np.ravel(jax.random.key_data(key))
+    return int(np.random.SeedSequence(words.tolist()).generate_state(1, np.uint64)[0])
+
+
+def generator(seed: int, number: int) -> np.random.Generator:
+    """The generator of a seed whose stream has this number: far apart from all others, and made in no time."""
+    return np.random.Generator(np.random.Philox(key=seed, counter=number << 128))
 
 
 def iid(source: Source, n: int, dim: int, dtype: Any) -> Float[AnyArray, "n dim"]:

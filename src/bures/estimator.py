@@ -290,7 +290,7 @@ def _derivatives(
         values = xp.concatenate([rest, values], axis=1)
     log_weights = values - q.log_prob_of_noise(noise)
     bound, A, B = _blocked(objective, log_weights, permutations)
-    mean_A = xp.mean(A)
+    mean_A = A.sum() / A.size
     A, B = A[:, first:].reshape(-1), B[:, first:].reshape(-1)
     z, noise = z[:, first:].reshape(-1, dim), noise[:, first:].reshape(-1, dim)
 
@@ -316,16 +316,21 @@ def _blocked(
         _, A, B = objective.coefficients(log_weights)
         return xp.mean(objective.bound(log_weights)), A, B
     there, back = _blockings(*log_weights.shape, permutations)
-    blocked = log_weights.reshape(-1)[there]
+    blocked = xp.moveaxis(log_weights.reshape(-1)[there], 0, -1)
     _, A, B = objective.coefficients(blocked)
-    bound = xp.mean(objective.bound(blocked))
-    return bound, xp.mean(A.reshape(-1)[back], axis=0), xp.mean(B.reshape(-1)[back], axis=0)
+    bound = objective.bound(blocked)
+    A, B = (xp.moveaxis(x, -1, 0).reshape(-1)[back].sum(axis=0) / permutations for x in (A, B))
+    return bound.sum() / bound.size, A, B
 
 
 @functools.lru_cache(maxsize=64)
 def _blockings(M: int, K: int, permutations: int) -> tuple[np.ndarray, np.ndarray]:
-    """Where each draw of each blocking comes from in the flattened draws, and where in the blockings each draw went."""
+    """Where each draw of each blocking, (K, permutations, M), comes from in the flattened draws; and for each draw
+    where it is in each flattened blocking, (permutations, M, K).
+
+    The draws of a tuple are the first axis: sums over it are then sums of long rows.
+    """
     shift, row, column = np.ogrid[:permutations, :M, :K]
     there = (row + shift * column) % M * K + column
-    back = (shift * M + (row - shift * column) % M) * K + column
-    return there, back
+    back = (column * permutations + shift) * M + (row - shift * column) % M
+    return np.ascontiguousarray(np.moveaxis(there, -1, 0)), back

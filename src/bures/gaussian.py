@@ -114,13 +114,13 @@ class Gaussian(Module):
 
     def log_prob_of_noise(self, noise: Float[AnyArray, "*n dim"]) -> Float[AnyArray, "*n"]:
         """Log density at `push(noise)`, without a solve."""
-        squares = namespace(noise).sum(noise**2, axis=-1)
+        squares = (noise**2).sum(axis=-1)
         return -squares / 2 - self.log_det_chol() - self.dim * _LOG_2PI / 2
 
     def log_det_chol(self) -> Float[AnyArray, ""]:
         """log det L, half the log determinant of the covariance."""
         xp = namespace(self.chol)
-        return xp.sum(xp.log(xp.diagonal(self.chol)))
+        return xp.log(xp.diagonal(self.chol)).sum()
 
     def entropy(self) -> Float[Array, ""]:
         """Differential entropy in nats."""

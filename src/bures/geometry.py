@@ -313,4 +313,4 @@ def _whiten(a: Float[AnyArray, " dim"], S: Float[AnyArray, "dim dim"], q: Gaussi
 
 def _nats(one: tuple[AnyArray, AnyArray], other: tuple[AnyArray, AnyArray]) -> Float[AnyArray, ""]:
     """The inner product of whitened gradients in the Fisher metric: of a small one with itself, the KL it is worth."""
-    return one[0] @ other[0] / 2 + namespace(one[1]).sum(one[1] * other[1]) / 4
+    return one[0] @ other[0] / 2 + (one[1] * other[1]).sum() / 4

@@ -77,10 +77,14 @@ def polar_rotation(matrix: Float[Array, "dim dim"]) -> Float[Array, "dim dim"]:
 
 
 def _solve_lower_on_host(chol: np.ndarray, right: np.ndarray) -> np.ndarray:
+    return _trsm(chol.dtype.char)(1.0, chol, right, lower=1)
+
+
+@functools.cache
+def _trsm(kind: str) -> Any:
     from scipy.linalg import blas  # here: the import takes a tenth of a second
 
-    solve: Any = blas.get_blas_funcs("trsm", (chol, right))
-    return solve(1.0, chol, right, lower=1)
+    return blas.get_blas_funcs("trsm", dtype=kind)
 
 
 @_or_on_host(_solve_lower_on_host)

@@ -17,12 +17,13 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from bures import linalg
 from bures.arrays import AnyArray, Module, choose, namespace, on_host, select
 from bures.check import check_floating, check_key, check_part, fail
-from bures.draws import Source, host_generator
+from bures.draws import Source, generator, host_seed
 from bures.estimator import AbstractEstimator, Cost, check_dimensions
 from bures.gaussian import Gaussian
 from bures.geometry import AbstractGeometry
 from bures.objective import AbstractObjective
 from bures.target import Target, as_target
+from bures.threads import one_blas_thread
 
 # The smallest eigenvalue is watched at every step up to this dimension, and every hundredth step beyond it.
 _WATCHED_DIM = 128
@@ -175,7 +176,7 @@ def take_step(source: Source, state: State, target: Any, method: Method) -> tupl
     finite = xp.isfinite(estimate.bound) & proposal.is_valid()
     state = select(finite, State(proposal, geometry_state), state)
     # The norm of the affine map z ↦ a + S (z − m) in L²(q).
-    grad_norm = xp.sqrt(xp.sum(estimate.a**2) + xp.sum((linalg.symmetrise(estimate.S) @ q.chol) ** 2))
+    grad_norm = xp.sqrt((estimate.a**2).sum() + ((linalg.symmetrise(estimate.S) @ q.chol) ** 2).sum())
     step_size, gap = (xp.asarray(number, q.mean.dtype) for number in (report.step_size, report.gap))
     ness = normalised_ess(estimate.log_weights.reshape(-1))
     return state, Info(estimate.bound, ness, grad_norm, report.clipped, step_size, gap, finite)
@@ -187,9 +188,9 @@ _compiled_step = eqx.filter_jit(take_step)
 def normalised_ess(log_weights: Float[AnyArray, " n"]) -> Float[AnyArray, ""]:
     """(Σw)² / (n Σw²), the effective share of the draws."""
     xp = namespace(log_weights)
-    top = xp.max(log_weights)
+    top = log_weights.max()
     weights = xp.exp(log_weights - xp.where(xp.isfinite(top), top, 0))
-    return xp.sum(weights) ** 2 / (log_weights.size * xp.sum(weights**2))
+    return weights.sum() ** 2 / (log_weights.size * (weights**2).sum())
 
 
 class LoopState(NamedTuple):
@@ -290,11 +291,12 @@ def advance(
 def advance_on_host(
     key: Key[Array, ""], loop: LoopState, evaluator: Any, method: Method, count: int, tolerance: float
 ) -> tuple[LoopState, Trace]:
-    """The same in NumPy: nothing is compiled but the target. Step t draws from `host_generator(key, t)`."""
-    entries = []
-    with np.errstate(all="ignore"):  # what is not finite is seen by the step
+    """The same in NumPy: nothing is compiled but the target. Step t draws from the key's generator of number t."""
+    entries, seed = [], host_seed(key)
+    # What is not finite is seen by the step.
+    with np.errstate(all="ignore"), one_blas_thread(loop.state.approximation.dim):
         while len(entries) < count and not loop.failed and not loop.settled:
-            loop, info = _advance_once(host_generator(key, int(loop.count)), loop, evaluator, method, tolerance)
+            loop, info = _advance_once(generator(seed, int(loop.count)), loop, evaluator, method, tolerance)
             entries.append((*info, loop.min_eigenvalue))
     if not entries:
         return loop, Trace.empty(0, loop.best_bound.dtype)

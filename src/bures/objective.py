@@ -15,10 +15,10 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Float
 
-from bures.arrays import AnyArray, Module, choose, constant, namespace, repeat, softmax
+from bures.arrays import AnyArray, Module, choose, constant, namespace, softmax
 from bures.check import check_positive_integer, check_real
 
-_LEAST_SHARE, _LEAST_POWER, _BISECTIONS = 0.5, 1e-6, 8
+_LEAST_SHARE, _LEAST_POWER, _POWERS = 0.5, 1e-6, 24
 _K_REMEDY = "K is the number of draws in a tuple, e.g. K=5."
 
 
@@ -50,12 +50,12 @@ class AbstractObjective(Module):
         xp = namespace(log_weights)
         power = self._power(log_weights)
         # Centred at the largest weight and written with expm1 and log1p: exact for every power down to the limit 0.
-        top = constant(xp.max(log_weights, axis=-1, keepdims=True))
+        top = constant(log_weights.max(axis=-1, keepdims=True))
         top = xp.where(xp.isfinite(top), top, 0)
         centred = log_weights - top
-        mean = xp.mean(xp.expm1(power * centred), axis=-1)
+        mean = xp.expm1(power * centred).sum(axis=-1) / self.K
         # In the limit α = 1 a draw of weight zero makes the bound −∞, which rounding of so small a power would hide.
-        lost = xp.any(centred == -np.inf, axis=-1) & (self.alpha == 1)
+        lost = (centred == -np.inf).any(axis=-1) & (self.alpha == 1)
         return xp.where(lost, -np.inf, top[..., 0] + xp.log1p(mean) / power)
 
     def coefficients(self, log_weights: Float[AnyArray, "*m K"]) -> Coefficients:
@@ -68,7 +68,7 @@ class AbstractObjective(Module):
         An objective with coefficients of its own is returned as it is.
         """
         own = type(self).coefficients is not AbstractObjective.coefficients
-        return self if own else Tempered(self.K, self.alpha, strength)
+        return self if own else Tempered.of(self, strength)
 
     def _power(self, log_weights: Float[AnyArray, "*m K"]) -> Float[AnyArray, ""]:
         """1 − α, kept just above zero."""
@@ -119,28 +119,34 @@ class Tempered(AbstractObjective):
     alpha: Any  # a number, or an array while tracing
     strength: Float[AnyArray, ""]
 
+    @classmethod
+    def of(cls, objective: AbstractObjective, strength: Float[AnyArray, ""]) -> "Tempered":
+        """Made in every step, and so without the ceremony of a constructor."""
+        tempered = object.__new__(cls)
+        for name, value in (("K", objective.K), ("alpha", objective.alpha), ("strength", strength)):
+            object.__setattr__(tempered, name, value)
+        return tempered
+
     def coefficients(self, log_weights):
         xp = namespace(log_weights)
         power = self._power(log_weights)
 
-        top = xp.max(log_weights, axis=-1, keepdims=True)
-        centred = log_weights - xp.where(xp.isfinite(top), top, 0)
+        # Of several blockings of the same draws, one is enough to tell how degenerate they are.
+        one = log_weights.reshape(-1, *log_weights.shape[-2:])[0] if log_weights.ndim > 2 else log_weights
+        top = one.max(axis=-1, keepdims=True)
+        centred = one - xp.where(xp.isfinite(top), top, 0)
 
-        def degenerate(power):
+        def effective_share(power):
             weights = xp.exp(power * centred)
-            effective = xp.sum(weights, axis=-1) ** 2 / xp.sum(weights**2, axis=-1)
-            return xp.mean(effective) < _LEAST_SHARE * self.K
-
-        def bisect(ends):
-            low, high = ends
-            middle = xp.sqrt(low * high)
-            bad = degenerate(middle)
-            return xp.where(bad, low, middle), xp.where(bad, middle, high)
+            return (weights.sum(axis=-1) ** 2 / (weights**2).sum(axis=-1)).mean(axis=-1) / self.K
 
         def search():
-            return repeat(_BISECTIONS, bisect, (_LEAST_POWER * power, power))[0]
+            """Where the share, which falls with the power, is just above one half: between powers tried at once."""
+            steps = xp.linspace(0, 1, _POWERS, dtype=log_weights.dtype)
+            shares = effective_share((power * _LEAST_POWER ** (1 - steps)).reshape(-1, *(1,) * centred.ndim))
+            return power * _LEAST_POWER ** (1 - xp.interp(-1.04 * _LEAST_SHARE, -shares, steps).astype(power.dtype))
 
-        lowest = choose(degenerate(power), search, lambda: power)
+        lowest = choose(effective_share(power) < _LEAST_SHARE, search, lambda: power)
         return _coefficients(power * (lowest / power) ** self.strength, log_weights)
 
 

@@ -7,7 +7,8 @@ number of evaluations that is fixed beforehand: nothing depends on a clock.
 """
 
 import math
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from bures.gaussian import Gaussian
 from bures.integrable import refuse_improper
 from bures.search import Summit, ascend, climb, scout
 from bures.target import Target
+from bures.threads import one_blas_thread
 
 EVALUATIONS = 4000  # of a start, its search for modes included, where a few steps do not take more
 _STEPS_WORTH = 4  # steps that a start may cost
@@ -25,9 +27,11 @@ _RANDOM_POINTS = 100  # to try where the initial point has no density
 _NEWTON_DIM = 250  # up to this dimension Newton's method, beyond it quasi-Newton
 _DENSE_CURVATURE_DIM = 700  # up to this dimension, differences of scores give the curvature at a mode
 _MODES = 6  # that are kept, the heaviest
+_SCOUTS, _FEW_SCOUTS = 125, 16
 _REACH = 100.0  # how far scouts start, in standard deviations of the heaviest mode
 _UNEVEN_REACH = 3.0  # the same where evaluations far away may take for ever
 _UNSEEN = 0.7  # error of a log mass from which it rests on two or three draws
+_LAST_RESORT = 1e9  # nats: what two or three draws see is taken only if there is nothing else
 _SAME = 0.5  # standard deviations between two climbs to one mode
 
 
@@ -68,7 +72,7 @@ class View(NamedTuple):
 
 def find_start(rng: np.random.Generator, target: Target, evaluator: Evaluator, draws: int) -> Start:
     """The best of a few Gaussians by the mass they see; a step takes `draws` draws."""
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"), one_blas_thread(target.dim):
         return _Search(rng, target, evaluator, max(EVALUATIONS, _STEPS_WORTH * draws)).run()
 
 
@@ -88,89 +92,105 @@ class _Search:
     def run(self) -> Start:
         point = first_point(self.rng, self.target, self.evaluator)
         standard = Gaussian.unchecked(point, np.eye(self.dim))
-        around = [self.look(standard, width, 32 if self.few else 64) for width in ((1,) if self.few else (1, 3, 10))]
-        around_best = [view.z[np.argmax(view.values)] for view in around[::-1] if np.any(np.isfinite(view.values))]
-        summits = self.climb_first(point, around_best)
-        peaks = self.distinct([], [s for s in summits if s.is_mode])
-        refuse_improper(self.rng, self.target, self.evaluator, peaks[0] if peaks else None, summits, point)
-        scale = _gaussian(peaks[0]) if peaks else standard
-        peaks = self.distinct(peaks, [s for s in self.climb_from_scouts(scale, peaks, around_best) if s.is_mode])
-        modes = self.weigh(peaks)
+        summits = self.climb_first(point)
+        modes = self.weigh(distinct(summits), 64)
+        # Where a mode's own Gaussian is nearly exact, a light search is enough: what it may miss is elsewhere.
+        nearly_exact = any(self.dim * mode.variance < 1 for mode in modes)
+        around = [] if nearly_exact else self.look([(standard, width, 64) for width in self.widths])
+        best = [view.z[np.argmax(view.values)] for view in around[::-1] if np.any(np.isfinite(view.values))]
+        if not modes and best:
+            summits = sorted([*summits, *self.climb_more(np.array(best))], key=lambda summit: not summit.is_mode)
+            modes = self.weigh(distinct(summits), 64)
+        first = next((s for s in summits if s.is_mode), None)
+        refuse_improper(self.rng, self.target, self.evaluator, first, summits, point)
+        scale = modes[0].gaussian if modes else standard
+        modes += self.weigh(self.climb_from_scouts(scale, modes, best), 64)
+        modes = sorted(modes, key=lambda mode: -mode.log_mass)[:_MODES]
         shapes = [_gaussian(s) for s in summits[:1] if not s.is_mode and np.all(np.isfinite(s.axes))]
-        return self.choose(standard, around, modes, shapes)._replace(scale=scale)
+        views = [(view, standard, width) for view, width in zip(around, self.widths, strict=False)]
+        views += self.look_wider(modes, shapes, 32 if nearly_exact else 128)
+        return choose(standard, views, modes)._replace(modes=tuple(modes), scale=scale)
 
-    def climb_first(self, point: np.ndarray, around: list[np.ndarray]) -> list[Summit]:
-        """From the initial point, and if that leads to no mode from the best draws around it."""
-        if self.dim > _NEWTON_DIM:
-            return self.ascend_first(point)
-        found = climb(self.evaluator.value_and_score, point[None])
-        room = int(0.3 * self.left / (12 * (2 * self.dim + 10)))  # climbs that the evaluations left are enough for
-        if not any(summit.is_mode for summit in found) and room and around:
-            found += climb(self.evaluator.value_and_score, np.array(around[:room]))
-        return sorted(found, key=lambda summit: not summit.is_mode)
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """How much wider than a Gaussian to look, the nearest first."""
+        return (1,) if self.few else (1, 3) if self.dim > 50 else (1, 3, 10)
 
-    def ascend_first(self, point: np.ndarray) -> list[Summit]:
-        """In many dimensions, from the initial point alone; the curvature by differences of scores where that pays."""
+    def climb_first(self, point: np.ndarray) -> list[Summit]:
+        """From the initial point; in many dimensions by gradients, with curvature by differences where that pays."""
+        if self.dim <= _NEWTON_DIM:
+            return climb(self.evaluator.value_and_score, point[None], rounds=15 if self.few else 25)
         found = ascend(self.evaluator.value_and_score, point, evaluations=self.limit // 4)
         if found is None:
             return []
+        covariance = found.covariance_times(np.eye(self.dim))
         if self.dim <= _DENSE_CURVATURE_DIM:
-            scale = np.diag(np.sqrt(np.maximum(np.abs(np.diagonal(found.covariance_times(np.eye(self.dim)))), 1e-12)))
+            scale = np.diag(np.sqrt(np.maximum(np.abs(np.diagonal(covariance)), 1e-12)))
             rounds = max(1, min(3, self.left // (3 * self.dim)))
             return climb(self.evaluator.value_and_score, found.point[None], axes=scale, rounds=rounds)
-        covariance = found.covariance_times(np.eye(self.dim))
         axes = linalg.cholesky((covariance + covariance.T) / 2)
         return [Summit(found.point, found.value, axes, np.ones(self.dim), found.gain(), 0)]
 
-    def climb_from_scouts(self, scale: Gaussian, known: list[Summit], around: list[np.ndarray]) -> list[Summit]:
-        """Summits that scouts from far and the best draws from near lead to, other than the known ones."""
-        count = 16 if self.few or self.dim > _NEWTON_DIM else int(np.clip(self.limit // 32, 16, 160))
-        reach = _UNEVEN_REACH if self.few else _REACH
-        ends, values = scatter(self.rng, self.evaluator, scale, count, reach, also=np.array(around))
-        found = unknown_places(self.evaluator, ends, values, [(s.point, s.axes) for s in known], scale)
+    def climb_more(self, points: np.ndarray, axes: np.ndarray | None = None, rounds: int = 12) -> list[Summit]:
+        """From further points, as many as half of the evaluations left are enough for."""
         if self.dim > _NEWTON_DIM:
             return []
-        room = self.left // 2 // (6 * (2 * self.dim + 10))
-        return climb(self.evaluator.value_and_score, found[:room], axes=np.asarray(scale.chol), rounds=8)
+        room = self.left // 2 // (rounds * (2 * self.dim + 10))
+        return climb(self.evaluator.value_and_score, points[:room], axes=axes, rounds=rounds)
 
-    def distinct(self, known: list[Summit], more: list[Summit]) -> list[Summit]:
-        """The known summits and those further ones that are none of them, the heaviest by their curvature first."""
-        kept = list(known)
-        for summit in sorted(more, key=_laplace_mass, reverse=True):
-            if np.all(np.isfinite(summit.axes)) and all(_distance(other, summit) > _SAME for other in kept):
-                kept.append(summit)
-        return sorted(kept, key=_laplace_mass, reverse=True)
+    def climb_from_scouts(self, scale: Gaussian, known: list[Mode], around: list[np.ndarray]) -> list[Summit]:
+        """Modes that scouts from far and the best draws from near lead to, other than the known ones."""
+        count = _FEW_SCOUTS if self.few or self.dim > _NEWTON_DIM else _SCOUTS
+        reach = _UNEVEN_REACH if self.few else _REACH
+        ends, values = scatter(self.rng, self.evaluator, scale, count, reach, also=np.array(around))
+        places = unknown_places(self.evaluator, ends, values, [mode.gaussian for mode in known], scale)
+        found = self.climb_more(places, np.asarray(scale.chol), 8)
+        return distinct(found, [mode.gaussian for mode in known])
 
-    def weigh(self, peaks: list[Summit]) -> list[Mode]:
-        """The mass around each of the heaviest summits."""
-        draws = int(np.clip(self.left // (2 * max(len(peaks), 1)), 16, 32 if self.few else 128))
-        found = [weigh(self.rng, self.evaluator, _gaussian(peak), draws) for peak in peaks[:_MODES]]
-        seen = [mode for mode in found if mode.view.error < _UNSEEN]
-        return sorted(seen or found[:1], key=lambda mode: -mode.log_mass)
+    def weigh(self, peaks: list[Summit], draws: int) -> list[Mode]:
+        """The mass around each summit, where more than two or three draws see it."""
+        gaussians = [_gaussian(peak) for peak in peaks if np.all(np.isfinite(peak.axes))]
+        views = self.look([(gaussian, 1, draws) for gaussian in gaussians])
+        modes = [Mode(gaussian, view) for gaussian, view in zip(gaussians, views, strict=True)]
+        return [mode for mode in modes if mode.view.error < _UNSEEN]
 
-    def choose(self, standard: Gaussian, around: list[View], modes: list[Mode], shapes: list[Gaussian]) -> Start:
-        """The candidate that surely sees most: what is wide, and often seen by few draws, must be clearly ahead."""
-        candidates = [(m.log_mass - 2 * m.view.error, Start(m.gaussian, m.variance)) for m in modes]
-        wide = [(view, standard, width) for view, width in zip(around, (1, 3, 10), strict=False)]
-        draws = 32 if self.few else 128
-        broad = [mode.gaussian for mode in modes[:2]] + ([_together(modes)] if len(modes) > 1 else []) + shapes
-        for gaussian in broad:
-            for width in (1, 3) if self.few or self.dim > 50 else (1, 3, 10):
-                is_mode = any(gaussian is mode.gaussian for mode in modes)
-                if self.left > draws and not (is_mode and width == 1):
-                    wide.append((self.look(gaussian, width, draws), gaussian, width))
-        for view, gaussian, width in wide:
-            if width == 1:
-                candidates.append((view.log_mass - 2 * view.error, Start(gaussian, float(np.var(view.log_weights)))))
-            else:
-                sure = view.log_mass + math.log(max(1 - 2 * view.error, 1e-300)) - _MARGIN
-                candidates.append((sure, Start(_moments(view, gaussian, width))))
-        score, best = max(candidates, key=lambda pair: pair[0] if np.isfinite(pair[0]) else -math.inf)
-        best = best if np.isfinite(score) else Start(standard)
-        return best._replace(modes=tuple(modes))
+    def look_wider(self, modes: list[Mode], shapes: list[Gaussian], draws: int) -> list[tuple[View, Gaussian, int]]:
+        """Views of the two heaviest modes made wider, of all modes together, and of places that are no modes."""
+        wanted = [(mode.gaussian, width) for mode in modes[:2] for width in self.widths[1:]]
+        wanted += [(gaussian, width) for gaussian in shapes for width in self.widths]
+        if len(modes) > 1:
+            wanted += [(_together(modes), width) for width in self.widths[:2]]
+        wanted = wanted[: max(0, self.left // draws)]
+        views = self.look([(gaussian, width, draws) for gaussian, width in wanted])
+        return [(view, *each) for view, each in zip(views, wanted, strict=True)]
 
-    def look(self, gaussian: Gaussian, width: float, draws: int) -> View:
-        return look(self.rng, self.evaluator, gaussian, width, draws)
+    def look(self, wanted: list[tuple[Gaussian, float, int]]) -> list[View]:
+        return look(self.rng, self.evaluator, [(q, width, 32 if self.few else n) for q, width, n in wanted])
+
+
+def distinct(summits: list[Summit], known: Sequence[Gaussian] = ()) -> list[Summit]:
+    """The summits that are modes, none of those known, each once: the heaviest by their curvature, those first."""
+    kept: list[Summit] = []
+    modes = [summit for summit in summits if summit.is_mode and np.all(np.isfinite(summit.axes))]
+    for summit in sorted(modes, key=_laplace_mass, reverse=True):
+        others = [*known, *map(_gaussian, kept)]
+        if all(_distance(other, _gaussian(summit)) > _SAME for other in others):
+            kept.append(summit)
+    return kept[:_MODES]
+
+
+def choose(standard: Gaussian, views: list[tuple[View, Gaussian, int]], modes: list[Mode]) -> Start:
+    """The candidate that surely sees most: what is wide, and often seen by few draws, must be clearly ahead."""
+    candidates = [(mode.log_mass - 2 * mode.view.error, Start(mode.gaussian, mode.variance)) for mode in modes]
+    for view, gaussian, width in views:
+        if width == 1:
+            seen = view.log_mass - 2 * view.error - (_LAST_RESORT if view.error > _UNSEEN else 0)
+            candidates.append((seen, Start(gaussian, float(np.var(view.log_weights)))))
+        else:
+            sure = view.log_mass + math.log(max(1 - 2 * view.error, 1e-300)) - _MARGIN
+            candidates.append((sure, Start(_moments(view, gaussian, width))))
+    candidates.append((-1e300, Start(standard)))
+    return max(candidates, key=lambda pair: pair[0] if np.isfinite(pair[0]) else -math.inf)[1]
 
 
 def first_point(rng: np.random.Generator, target: Target, evaluator: Evaluator) -> np.ndarray:
@@ -195,24 +215,28 @@ def first_point(rng: np.random.Generator, target: Target, evaluator: Evaluator) 
     )
 
 
-def look(rng: np.random.Generator, evaluator: Evaluator, gaussian: Gaussian, width: float, draws: int) -> View:
-    """What draws of a Gaussian made wider see of the target."""
-    noise = rng.standard_normal((draws, evaluator.dim))
-    z = gaussian.push(width * noise)
-    values = np.asarray(evaluator.value(z), np.float64)
-    values = np.where(np.isfinite(values), values, -np.inf)
-    log_weights = values - gaussian.log_prob_of_noise(noise) + evaluator.dim * math.log(width)
+def look(rng: np.random.Generator, evaluator: Evaluator, wanted: list[tuple[Gaussian, float, int]]) -> list[View]:
+    """What draws of Gaussians made wider see of the target: (Gaussian, width, draws) each, evaluated together."""
+    noises = [rng.standard_normal((draws, evaluator.dim)) for _, _, draws in wanted]
+    points = [q.push(width * noise) for (q, width, _), noise in zip(wanted, noises, strict=True)]
+    if not points:
+        return []
+    values = np.asarray(evaluator.value(np.concatenate(points)), np.float64)
+    values = np.split(np.where(np.isfinite(values), values, -np.inf), np.cumsum([len(z) for z in points])[:-1])
+    return [
+        _view(z, value, value - q.log_prob_of_noise(noise) + evaluator.dim * math.log(width))
+        for (q, width, _), noise, z, value in zip(wanted, noises, points, values, strict=True)
+    ]
+
+
+def _view(z: np.ndarray, values: np.ndarray, log_weights: np.ndarray) -> View:
+    """The mass that weighted draws see, and its error."""
     top = float(np.max(log_weights))
     if not math.isfinite(top):
         return View(z, values, log_weights, -math.inf, 0.0)
     weights = np.exp(log_weights - top)
-    error = math.sqrt(max(float(np.sum(weights**2) / np.sum(weights) ** 2) - 1 / draws, 0.0))
+    error = math.sqrt(max(float(np.sum(weights**2) / np.sum(weights) ** 2) - 1 / weights.size, 0.0))
     return View(z, values, log_weights, top + math.log(float(np.mean(weights))), error)
-
-
-def weigh(rng: np.random.Generator, evaluator: Evaluator, gaussian: Gaussian, draws: int) -> Mode:
-    """The mass that draws from a mode's Gaussian see."""
-    return Mode(gaussian, look(rng, evaluator, gaussian, 1, draws))
 
 
 def scatter(
@@ -236,34 +260,31 @@ def scatter(
 
 
 def unknown_places(
-    evaluator: Evaluator, ends: np.ndarray, values: np.ndarray, known: list[tuple[Any, Any]], scale: Gaussian
+    evaluator: Evaluator, ends: np.ndarray, values: np.ndarray, known: list[Gaussian], scale: Gaussian
 ) -> np.ndarray:
     """The ends of scouts, the highest first, that are apart from the known Gaussians and from each other.
 
-    An end is the same hill as another place if log p does not dip on the straight way between them.
+    An end is the same hill as a higher place if log p does not dip on the straight way between them.
     """
     dim = ends.shape[1]
-    places: list[np.ndarray] = []
-    shapes = [(mean, np.linalg.pinv(axes)) for mean, axes in known]
-    inverse = np.linalg.pinv(np.asarray(scale.chol))
+    places: list[int] = []
     for i in np.argsort(-values):
-        if not np.isfinite(values[i]) or len(places) >= _MODES:
+        if not np.isfinite(values[i]) or len(places) >= 2 * _MODES:
             break
-        near_known = any(np.linalg.norm(shape @ (ends[i] - mean)) < 3 * _SAME for mean, shape in shapes)
-        near_other = any(np.linalg.norm(inverse @ (ends[i] - place)) < _SAME for place in places)
-        if near_known or near_other:
-            continue
-        others = [mean for mean, _ in known] + places
-        ways = np.array([ends[i] + share * (other - ends[i]) for other in others for share in _WAY])
-        if len(ways):
-            found = np.asarray(evaluator.value(ways.reshape(-1, dim)), np.float64).reshape(len(others), -1)
-            if np.any(np.all(found > values[i] - 0.1, axis=1)):
-                continue
-        places.append(ends[i])
-    return np.array(places).reshape(-1, dim)
+        near_known = any(np.linalg.norm(q.whiten(ends[i : i + 1])) < 3 * _SAME for q in known)
+        near_other = any(np.linalg.norm(scale.whiten((ends[i] - ends[j])[None] + scale.mean)) < _SAME for j in places)
+        if not near_known and not near_other:
+            places.append(i)
+    pairs = [(i, other) for n, i in enumerate(places) for other in [*(q.mean for q in known), *ends[places[:n]]]]
+    if pairs:
+        ways = np.array([ends[i] + share * (other - ends[i]) for i, other in pairs for share in _WAY])
+        found = np.asarray(evaluator.value(ways.reshape(-1, dim)), np.float64).reshape(len(pairs), -1)
+        joined = {i for (i, _), way in zip(pairs, found, strict=True) if np.all(way > values[i] - 0.1)}
+        places = [i for i in places if i not in joined]
+    return ends[places]
 
 
-_WAY = np.linspace(0, 1, 9)[1:-1]  # places between two points
+_WAY = np.linspace(0, 1, 7)[1:-1]  # places between two points
 
 
 def _gaussian(summit: Summit) -> Gaussian:
@@ -277,10 +298,11 @@ def _laplace_mass(summit: Summit) -> float:
     return mass if math.isfinite(mass) else -math.inf
 
 
-def _distance(known: Summit, other: Summit) -> float:
-    """Between two summits in standard deviations of the wider one."""
-    gap = known.point - other.point
-    return min(float(np.linalg.norm(np.linalg.lstsq(s.axes, gap, rcond=None)[0])) for s in (known, other))
+def _distance(known: Gaussian, other: Gaussian) -> float:
+    """Between two means in standard deviations of the wider Gaussian."""
+    return min(
+        float(np.linalg.norm(known.whiten(other.mean[None]))), float(np.linalg.norm(other.whiten(known.mean[None])))
+    )
 
 
 def _together(modes: list[Mode]) -> Gaussian:

@@ -10,16 +10,17 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bures import linalg
 from bures.engine import Evaluator
 from bures.gaussian import Gaussian
 from bures.search import climb
-from bures.start import Mode, View, look, scatter, unknown_places, weigh
+from bures.start import Mode, View, look, scatter, unknown_places
 
 _LEAST_SHARE = 0.01  # of the mass that is worth a word
 _SEEN = 200  # among n draws, one that weighs up to n / 200 times the mean has company
 _FEW = 10  # draws that are needed to see a mode
 _WIDTHS = (3.0, 10.0, 30.0, 100.0)
-_DRAWS = 48  # of each width
+_DRAWS = 32  # of each width
 _WIDE_DIM = 50  # beyond this dimension wide draws see nothing
 _OTHER_SCALE = 3.0  # an approximation this many times wider or narrower than where scouts set out is searched anew
 
@@ -58,23 +59,18 @@ def search_again(
     Returns all modes known, the views, and how far was searched in standard deviations of q.
     """
     modes = tuple(modes)
-    if uneven:
-        return modes, (look(rng, evaluator, q, _WIDTHS[0], _DRAWS),), _WIDTHS[0]
-    reach = _WIDTHS[-1]
+    widths = _WIDTHS[:1] if uneven else _WIDTHS if q.dim <= _WIDE_DIM else ()
+    reach = _WIDTHS[0] if uneven else _WIDTHS[-1]
     with np.errstate(all="ignore"):
-        if scale is None or _is_other_scale(q, scale):
+        if not uneven and (scale is None or _is_other_scale(q, scale)):
             ends, values = scatter(rng, evaluator, q, 64, reach)
-            known = [(q.mean, q.chol), *((mode.gaussian.mean, mode.gaussian.chol) for mode in modes)]
-            places = unknown_places(evaluator, ends, values, known, q)
+            places = unknown_places(evaluator, ends, values, [q, *(mode.gaussian for mode in modes)], q)
             room = max(0, 1000 // (6 * (2 * q.dim + 10)))
             found = climb(evaluator.value_and_score, places[:room], axes=np.asarray(q.chol), rounds=8)
-            modes += tuple(
-                weigh(rng, evaluator, Gaussian.unchecked(s.point, np.linalg.cholesky(s.axes @ s.axes.T)), 64)
-                for s in found
-                if s.is_mode
-            )
-        wide = _WIDTHS if q.dim <= _WIDE_DIM else ()
-        views = tuple(look(rng, evaluator, q, width, _DRAWS) for width in wide)
+            gaussians = [Gaussian.unchecked(s.point, linalg.cholesky_of_square(s.axes)) for s in found if s.is_mode]
+            seen = look(rng, evaluator, [(gaussian, 1, 64) for gaussian in gaussians])
+            modes += tuple(Mode(gaussian, view) for gaussian, view in zip(gaussians, seen, strict=True))
+        views = tuple(look(rng, evaluator, [(q, width, _DRAWS) for width in widths]))
     return modes, views, reach
 
 

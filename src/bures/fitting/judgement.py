@@ -15,6 +15,7 @@ from bures.engine import Evaluator
 from bures.gaussian import Gaussian
 from bures.start import Mode, View
 from bures.target import Target
+from bures.threads import one_blas_thread
 
 _POOLS = (4_000, 10_000, 40_000)  # draws; more are taken only while they leave the verdict undecided
 _JUDGED, _SEARCHED = 2**32 - 2, 2**32 - 3  # with the key, for the draws and the search: no step has these numbers
@@ -53,6 +54,19 @@ def judge(
     **run: Any,
 ) -> Judgement:
     """Draws until their verdict is decided, and a look at what they cannot see."""
+    with one_blas_thread(target.dim):
+        return _judge(key, q, target, evaluator, modes, scale, run)
+
+
+def _judge(
+    key: Key[Array, ""],
+    q: Gaussian,
+    target: Target,
+    evaluator: Evaluator,
+    modes: tuple[Mode, ...],
+    scale: Gaussian | None,
+    run: dict[str, Any],
+) -> Judgement:
     before = evaluator.count
     exact, q = in_double(q), to_host(q)
     rng = host_generator(key, _SEARCHED)
