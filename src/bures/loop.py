@@ -27,6 +27,7 @@ from bures.threads import one_blas_thread
 
 # The smallest eigenvalue is watched at every step up to this dimension, and every hundredth step beyond it.
 _WATCHED_DIM = 128
+LATE = 64  # steps after which a fit is known to be limited by noise
 _PATIENCE = 3  # steps in a row with a small gap that count as settled
 
 
@@ -58,6 +59,22 @@ class Method(Module):
 
     def cost(self) -> Cost:
         return self.estimator.cost(self.objective)
+
+
+class Methods(NamedTuple):
+    """The method of the early steps, and of those from step `LATE` on."""
+
+    early: Method
+    late: Method
+
+    def at(self, step: int) -> Method:
+        return self.early if step < LATE else self.late
+
+    def cost(self, steps: int) -> Cost:
+        """Of so many steps."""
+        late = max(0, steps - LATE)
+        costs = zip(self.early.cost(), self.late.cost(), strict=True)
+        return Cost(*(int((steps - late) * early + late * after) for early, after in costs))
 
 
 class State(NamedTuple):
@@ -289,14 +306,16 @@ def advance(
 
 
 def advance_on_host(
-    key: Key[Array, ""], loop: LoopState, evaluator: Any, method: Method, count: int, tolerance: float
+    key: Key[Array, ""], loop: LoopState, evaluator: Any, methods: Methods, count: int, tolerance: float
 ) -> tuple[LoopState, Trace]:
     """The same in NumPy: nothing is compiled but the target. Step t draws from the key's generator of number t."""
     entries, seed = [], host_seed(key)
     # What is not finite is seen by the step.
     with np.errstate(all="ignore"), one_blas_thread(loop.state.approximation.dim):
         while len(entries) < count and not loop.failed and not loop.settled:
-            loop, info = _advance_once(generator(seed, int(loop.count)), loop, evaluator, method, tolerance)
+            loop, info = _advance_once(
+                generator(seed, int(loop.count)), loop, evaluator, methods.at(int(loop.count)), tolerance
+            )
             entries.append((*info, loop.min_eigenvalue))
     if not entries:
         return loop, Trace.empty(0, loop.best_bound.dtype)

@@ -65,15 +65,22 @@ def climb(
     axes = np.repeat((np.eye(dim) if axes is None else axes)[None], n, axis=0)
     signs, gains, taken = np.zeros((n, dim)), np.full(n, np.inf), np.zeros(n, int)
     active = np.arange(n)
+    ahead = np.full((n, 2, dim, dim), np.nan)  # scores around the present points, where they are known already
     with np.errstate(all="ignore"):
         for _ in range(rounds):
             if not active.size:
                 break
-            curvature, rotated = _curvature(evaluate, z[active], axes[active], difference)
+            unknown = active[np.isnan(ahead[active, 0, 0, 0])]
+            if unknown.size:
+                around = _around(z[unknown], axes[unknown], difference)
+                ahead[unknown] = np.asarray(evaluate(around.reshape(-1, dim))[1]).reshape(around.shape)
+            curvature, rotated = _curvature(ahead[active], axes[active], difference)
+            ahead[active] = np.nan
+            difference = later
             size = np.abs(curvature)
             # What is smaller than rounding of the largest is flat: a step along it stays as long as the axis was.
             flat = size <= (1e-5 if rough else 1e-12) * size.max(axis=1, keepdims=True)
-            size = np.where(flat, np.maximum(size.max(axis=1, keepdims=True), 1e-300) if dim == 1 else 1.0, size)
+            size = np.where(flat, 1.0, size)
             slopes = np.einsum("nij,ni->nj", rotated, scores[active]) / np.sqrt(size)
             axes[active] = rotated / np.sqrt(size)[:, None, :]
             signs[active] = np.where(flat, 0, np.sign(curvature))
@@ -81,46 +88,58 @@ def climb(
             taken[active] += 1
             steps = np.einsum("nij,nj->ni", axes[active], slopes)
             going = (gains[active] > arrived) & np.all(np.isfinite(steps), axis=1)
-            active, steps = active[going], steps[going]
-            improved = _advance(evaluate, z, values, scores, active, steps)
+            active = active[going]
+            if not active.size:
+                break
+            # The lengths of a step, and the surroundings of its end at full length, which is most often the best.
+            tried = z[active][:, None] + _LENGTHS[:, None] * steps[going][:, None]
+            around = _around(tried[:, 0], axes[active], difference)
+            found, slopes = evaluate(np.concatenate([tried.reshape(-1, dim), around.reshape(-1, dim)]))
+            found, slopes = np.asarray(found, np.float64), np.asarray(slopes, np.float64)
+            count = tried.shape[0] * tried.shape[1]
+            improved, full = _advance(z, values, scores, active, tried, found[:count], slopes[:count])
+            ahead[active[full]] = slopes[count:].reshape(around.shape)[full]
             active = active[improved]
-            difference = later
     ends = zip(z, values.tolist(), axes, signs, gains.tolist(), taken.tolist(), strict=True)
     return [Summit(*parts) for parts in ends]
 
 
-def _curvature(evaluate: Evaluate, z: np.ndarray, axes: np.ndarray, difference: float) -> tuple[np.ndarray, np.ndarray]:
-    """Eigenvalues of −∇²log p in the coordinates of the axes, and the axes turned to its eigenvectors."""
-    n, dim = z.shape
+def _around(z: np.ndarray, axes: np.ndarray, difference: float) -> np.ndarray:
+    """Points to both sides of each z along its axes, (n, 2, dim, dim)."""
     offsets = difference * axes.transpose(0, 2, 1)
-    around = np.stack([z[:, None] + offsets, z[:, None] - offsets], axis=1)
-    scores = np.asarray(evaluate(around.reshape(-1, dim))[1], np.float64).reshape(n, 2, dim, dim)
+    return np.stack([z[:, None] + offsets, z[:, None] - offsets], axis=1)
+
+
+def _curvature(scores: np.ndarray, axes: np.ndarray, difference: float) -> tuple[np.ndarray, np.ndarray]:
+    """Eigenvalues of −∇²log p in the coordinates of the axes, from scores `_around`, and the axes turned to match."""
     hessian = (scores[:, 0] - scores[:, 1]) @ axes / (2 * difference)
     hessian = (hessian + hessian.transpose(0, 2, 1)) / 2
     # Beyond the edge of the support there are no scores: there the axis stays as it was.
-    hessian = np.where(np.isfinite(hessian), hessian, -np.eye(dim))
+    hessian = np.where(np.isfinite(hessian), hessian, -np.eye(axes.shape[1]))
     curvature, vectors = np.linalg.eigh(-hessian)
     return curvature, axes @ vectors
 
 
 def _advance(
-    evaluate: Evaluate, z: np.ndarray, values: np.ndarray, scores: np.ndarray, which: np.ndarray, steps: np.ndarray
-) -> np.ndarray:
-    """Move the points `which` in place along their steps, each by the best of some lengths; whether each has gained."""
-    if not which.size:
-        return np.zeros(0, bool)
-    tried = z[which][:, None] + _LENGTHS[:, None] * steps[:, None]
-    found, slopes = evaluate(tried.reshape(-1, z.shape[1]))
-    found = np.asarray(found, np.float64).reshape(which.size, -1)
-    slopes = np.asarray(slopes, np.float64).reshape(tried.shape)
-    usable = np.isfinite(found) & np.all(np.isfinite(slopes), axis=2)
-    found = np.where(usable, found, -np.inf)
+    z: np.ndarray,
+    values: np.ndarray,
+    scores: np.ndarray,
+    which: np.ndarray,
+    tried: np.ndarray,
+    found: np.ndarray,
+    slopes: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Move the points `which` in place, each to the best of those tried: whether it gained, and by the full step."""
+    found, slopes = found.reshape(tried.shape[:2]), slopes.reshape(tried.shape)
+    found = np.where(np.isfinite(found) & np.all(np.isfinite(slopes), axis=2), found, -np.inf)
     best = np.argmax(found, axis=1)
     rows = np.arange(which.size)
     improved = found[rows, best] > values[which]
     at, rows, best = which[improved], rows[improved], best[improved]
     z[at], values[at], scores[at] = tried[rows, best], found[rows, best], slopes[rows, best]
-    return improved
+    full = np.zeros(which.size, bool)
+    full[rows] = best == 0
+    return improved, full
 
 
 def scout(

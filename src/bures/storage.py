@@ -65,6 +65,7 @@ def _description(fit: Fit) -> dict[str, Any]:
         "method": {part: _describe_part(getattr(fit.method, part)) for part in _PARTS},
         "on_host": fit.loop.is_on_host,
         "start_evaluations": fit.record.start_evaluations,
+        "grows": fit.record.grows,
         "search_evaluations": fit.judgement.evaluations,
         "rounding": fit.diagnostics.rounding,
         "reach": fit.diagnostics.coverage.reach,
@@ -182,7 +183,7 @@ def load(path: Any, *, target: Any, dim: int | None = None, **parts: Any) -> Fit
         key=jax.random.wrap_key_data(as_array(arrays["key"]), impl=description["key_implementation"]),
         loop=jax.tree.unflatten(structure, [put(leaf) for leaf in saved]),
         outcome_code=bures.Outcome[description["outcome"]].value,
-        record=Record(start_evaluations=description.get("start_evaluations", 0)),
+        record=Record(start_evaluations=description.get("start_evaluations", 0), grows=description.get("grows", False)),
     )
     if "log_p" in arrays:
         _restore_judgement(fit, description, arrays)

@@ -1,13 +1,16 @@
 """What `fit` chooses when it is not told."""
 
+import dataclasses
 import math
 
 from bures.engine import default_draws
 from bures.estimator import AbstractEstimator, Stein
+from bures.loop import Method
 from bures.objective import IWELBO, VRIWAE, AbstractObjective
 from bures.target import Target
 
 _FEW_DRAWS = 100  # at a step, from a start that is nearly exact
+_LATE = 4  # times the draws, at a late step
 _K, _IW_DIM = 10, 10  # draws in a tuple by default, and the dimension up to which their weights are used as they are
 
 
@@ -39,3 +42,15 @@ def default_estimator(target: Target, objective: AbstractObjective, variance: fl
 def default_tolerance(target: Target) -> float:
     """0.005 nats; in more than ten dimensions, 0.001 for each of them."""
     return 0.005 if target.dim <= _IW_DIM else 0.001 * target.dim
+
+
+def late_method(method: Method) -> Method:
+    """The method of late steps on the host: four times the tuples.
+
+    By then it is noise that a fit is waiting to average away, and most of a short step's time is not the target's: few
+    long steps do it sooner than many short ones.
+    """
+    if not isinstance(method.estimator, Stein):
+        return method
+    estimator = dataclasses.replace(method.estimator, M=_LATE * method.estimator.M)
+    return Method(method.objective, estimator, method.geometry)

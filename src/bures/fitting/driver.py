@@ -90,10 +90,12 @@ def fit(
     start = Start(init) if init is not None else _find_start(key, target, evaluator)
     if estimator is None:
         method = Method(objective, default_estimator(target, objective, start.variance), geometry)
-    record = Record(start_evaluations=evaluator.count, modes=start.modes, scale=start.scale)
+    on_host = num_steps is None and method.runs_on_host
+    record = Record(
+        start_evaluations=evaluator.count, grows=on_host and estimator is None, modes=start.modes, scale=start.scale
+    )
     record.seconds["start"] = time.perf_counter() - began - evaluator.compile_seconds
-    move = to_host if num_steps is None and method.runs_on_host else to_device
-    q = move(start.approximation)
+    q = to_host(start.approximation) if on_host else to_device(start.approximation)
     loop = LoopState.start(init_state(target, init=q, **_parts(method)))
     empty = Trace.empty(0, loop.best_bound.dtype)
     begun = Fit(to_device(q), empty, ((0, to_device(q)),), target, method, key, loop, Outcome.MAX_STEPS.value, record)
@@ -109,7 +111,13 @@ def resume(fit: Fit, num_steps: int, *, progress: bool | None, callback: Callbac
     _check_callback(callback)
     calm = np.zeros_like(fit.loop.calm) if fit.loop.is_on_host else jnp.zeros_like(fit.loop.calm)
     old = fit.record
-    record = Record(start_evaluations=old.start_evaluations, modes=old.modes, scale=old.scale, seconds=old.seconds)
+    record = Record(
+        start_evaluations=old.start_evaluations,
+        grows=old.grows,
+        modes=old.modes,
+        scale=old.scale,
+        seconds=old.seconds,
+    )
     unsettled = Fit(
         fit.approximation,
         fit.trace,
@@ -161,7 +169,7 @@ def _fit_traced(
 def _advance(fit: Fit, evaluator: Evaluator, loop: LoopState, count: int, tolerance: float) -> tuple[LoopState, Trace]:
     """Up to `count` further steps, where the fit takes its steps."""
     if loop.is_on_host:
-        return advance_on_host(fit.key, loop, evaluator, fit.method, count, tolerance)
+        return advance_on_host(fit.key, loop, evaluator, fit.methods, count, tolerance)
     dtype = fit.approximation.mean.dtype
     method, limit = fit.method.traced(dtype), jnp.array(tolerance, dtype)
     moved, piece = advance(fit.key, loop, fit.target, method, jnp.array(count), limit, _CAPACITY)

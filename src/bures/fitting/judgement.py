@@ -67,11 +67,9 @@ def _judge(
     scale: Gaussian | None,
     run: dict[str, Any],
 ) -> Judgement:
-    before = evaluator.count
     exact, q = in_double(q), to_host(q)
-    rng = host_generator(key, _SEARCHED)
-    modes, views, reach = search_again(rng, exact, evaluator, modes, scale, uneven=target.uneven)
-    searched = evaluator.count - before
+    views: tuple[View, ...] = ()
+    reach, searched = 0.0, 0
 
     def diagnosed(draws: WeightedDraws) -> Diagnostics:
         evidence = log_evidence(draws.log_weights)[0]
@@ -85,6 +83,12 @@ def _judge(
         if _is_decided(found):
             break
         draws = draws.joined(WeightedDraws.take(rng, q, evaluator, size - draws.log_p.size))
+        found = diagnosed(draws)
+    if found.verdict in (Verdict.CLOSE, Verdict.USABLE, Verdict.UNDECIDED):  # else there is no trust to be shaken
+        before = evaluator.count
+        found_again = search_again(host_generator(key, _SEARCHED), exact, evaluator, modes, scale, uneven=target.uneven)
+        modes, views, reach = found_again
+        searched = evaluator.count - before
         found = diagnosed(draws)
     return Judgement(found, draws.log_p, draws.log_q, modes, views, searched)
 

@@ -14,9 +14,11 @@ from bures.check import check_key, check_positive_integer, is_traced
 from bures.diagnostics.diagnostics import Diagnostics, check_diagnosis, summarise
 from bures.diagnostics.weighted import WeightedDraws
 from bures.engine import Evaluator
+from bures.estimator import Cost
+from bures.fitting.defaults import late_method
 from bures.fitting.judgement import Judgement, judge
 from bures.gaussian import Gaussian
-from bures.loop import LoopState, Method, State, Trace
+from bures.loop import LoopState, Method, Methods, State, Trace
 from bures.outcome import Outcome
 from bures.start import Mode
 from bures.target import Target
@@ -44,12 +46,14 @@ class Record:
         self,
         *,
         start_evaluations: int = 0,
+        grows: bool = False,
         modes: tuple[Mode, ...] = (),
         scale: Gaussian | None = None,
         seconds: dict[str, float] | None = None,
         judgement: Judgement | None = None,
     ):
         self.start_evaluations, self.modes, self.scale = start_evaluations, modes, scale
+        self.grows = grows  # whether late steps take more draws, as those of the default method on the host do
         self.seconds = dict(seconds or {})
         self.judgement = judgement
 
@@ -82,16 +86,20 @@ class Fit(eqx.Module):
         return int(self.loop.count)
 
     @property
-    def _num_estimates(self) -> int:
-        return self.num_steps + int(self.loop.failed)
+    def methods(self) -> Methods:
+        """The method of the early and of the late steps."""
+        return Methods(self.method, late_method(self.method) if self.record.grows else self.method)
+
+    @property
+    def _cost(self) -> Cost:
+        return self.methods.cost(self.num_steps + int(self.loop.failed))
 
     @property
     def evaluations(self) -> Evaluations:
         """Points at which the target was evaluated so far: by the start, the steps, the search and the judgement."""
         judgement = self.record.judgement
         searched, judged = (0, 0) if judgement is None else (judgement.evaluations, judgement.log_p.size)
-        steps = self._num_estimates * self.method.cost().log_densities
-        return Evaluations(self.record.start_evaluations, steps, searched, judged)
+        return Evaluations(self.record.start_evaluations, self._cost.log_densities, searched, judged)
 
     @property
     def num_log_density_evaluations(self) -> int:
@@ -102,11 +110,11 @@ class Fit(eqx.Module):
     def num_gradients(self) -> int:
         """Points at which a gradient was used: all but the judgement's and those of which only the weight counts."""
         spent = self.evaluations
-        return spent.start + self._num_estimates * self.method.cost().gradients + spent.search
+        return spent.start + self._cost.gradients + spent.search
 
     @property
     def num_hessians(self) -> int:
-        return self._num_estimates * self.method.cost().hessians
+        return self._cost.hessians
 
     @property
     def seconds(self) -> dict[str, float]:
