@@ -161,8 +161,9 @@ def test_every_line_is_printed(key):
         assert word in text
 
 
-PRECISE = Correction(mean_error=0.01, deviation_error=0.01, effective=5000.0, shift=0.0)
-VAGUE = Correction(mean_error=0.3, deviation_error=0.4, effective=20.0, shift=1.0)
+PRECISE = Correction(mean_error=0.01, deviation_error=0.01, effective=5000.0, shift=0.0, largest=0.05)
+EVEN = Correction(mean_error=0.01, deviation_error=0.01, effective=5000.0, shift=0.0, largest=0.001)
+VAGUE = Correction(mean_error=0.3, deviation_error=0.4, effective=20.0, shift=1.0, largest=0.2)
 APART = Missed(np.array([30.0, 0.0]), 0.25, is_apart=True)
 NEAR = Missed(np.array([0.0, 0.0]), 0.25, is_apart=False)
 
@@ -180,11 +181,13 @@ def judged(khat=0.2, ness=0.97, *, error=0.05, correction=PRECISE, coverage=None
         (judged(-math.inf, 1.0, error=0.0), Verdict.CLOSE, "as they are"),
         (judged(0.2, 0.97), Verdict.CLOSE, "as they are"),
         (judged(0.9, 0.97), Verdict.CLOSE, "tails may be lighter"),
+        (judged(2.0, 0.97), Verdict.HEAVY_TAILS, "tails are heavier"),
         (judged(0.5, 0.4), Verdict.USABLE, "resample"),
         (judged(0.8, 0.4), Verdict.USABLE, "do correct the moments"),
         (judged(0.95, 0.4), Verdict.UNDECIDED, "If it is below 1"),
         (judged(0.95, 0.4, correction=VAGUE), Verdict.UNTRUSTED, "Do not trust"),
         (judged(1.3, 0.4), Verdict.UNTRUSTED, "Do not trust"),
+        (judged(1.3, 0.4, correction=EVEN), Verdict.USABLE, "do correct the moments"),
         (judged(math.inf, 0.01), Verdict.DEGENERATE, "degenerate"),
         (judged(math.nan, math.nan), Verdict.DEGENERATE, "degenerate"),
         (judged(3.0, 0.99, rounding=0.2), Verdict.ROUNDED, "jax_enable_x64"),

@@ -16,7 +16,7 @@ from jaxtyping import Float
 
 from bures.target import Target
 
-_BLOCK_ELEMENTS = 2**17  # of the largest array of a block: a target of larger arrays is evaluated block by block
+_BLOCK_ELEMENTS = 2**18  # of the largest array of a block: a target of larger arrays is evaluated block by block
 _SMALLEST_BLOCK = 32
 _DRAWS = 400  # at a step, in few dimensions: steps of few draws, averaged, cost no more than few of many
 
@@ -53,7 +53,7 @@ class Evaluator:
         self.compile_seconds = 0.0
         self._on_host = getattr(target.log_density, "values_and_scores_on_host", None)
         block = _SMALLEST_BLOCK if target.uneven else max(_SMALLEST_BLOCK, _BLOCK_ELEMENTS // target.width)
-        self.block = min(block, batch)
+        self.block = -(-batch // -(-batch // block))  # equal blocks
         leaves, structure = jax.tree.flatten(target.log_density)
         is_array = [eqx.is_array(leaf) for leaf in leaves]
         self._arrays = [leaf for leaf, dynamic in zip(leaves, is_array, strict=True) if dynamic]

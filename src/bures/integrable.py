@@ -13,6 +13,8 @@ _NEAR, _FAR = 1e4, 1e8  # standard deviations along the direction; 1 where there
 _LEVEL = 0.5  # nats; a Gaussian falls by more between the two distances
 _SUSPICIOUS = 1e3  # a mode with standard deviations this large, or this much larger than others, is looked at
 _FLAT = 1e-6  # of the largest curvature
+_AXES = 4  # of a mode, the widest, that are tried
+_AWAY, _LEAST_FALL = 3.0, 1.0  # standard deviations along an axis, and nats: a Gaussian falls by 4.5
 
 
 def refuse_improper(
@@ -30,9 +32,9 @@ def refuse_improper(
     The directions looked at are those that the search for a mode left without curvature; a target with a clear mode is
     not looked at. A density that grows for ever is left to the fit, which ends as DIVERGED.
     """
-    if mode is not None and not _is_suspicious(mode):
+    center, axes, candidates = _landscape(evaluator, mode, summits, start)
+    if not candidates:
         return
-    center, axes, candidates = _landscape(mode, summits, start)
     around = center + rng.standard_normal((_POINTS, target.dim)) @ axes.T
     for direction, length in _both_ways(candidates):
         far = [around + distance * length * direction for distance in (_NEAR, _FAR)]
@@ -41,18 +43,15 @@ def refuse_improper(
             raise ValueError(_message(target.names, direction))
 
 
-def _is_suspicious(mode: Summit) -> bool:
-    deviations = np.linalg.svd(mode.axes, compute_uv=False)
-    return bool(deviations[0] > _SUSPICIOUS * min(1.0, max(float(deviations[-1]), 1e-300)))
-
-
 def _landscape(
-    mode: Summit | None, summits: Sequence[Summit], start: np.ndarray
+    evaluator: Evaluator, mode: Summit | None, summits: Sequence[Summit], start: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, list[tuple[np.ndarray, float]]]:
     """A centre, axes at most as long as the density is wide around it, and directions of little curvature."""
     if mode is not None:
         vectors, deviations, _ = np.linalg.svd(mode.axes)
-        return mode.point, vectors * np.minimum(deviations, 1), [(vectors[:, 0], max(1.0, float(deviations[0])))]
+        level = _level_axes(evaluator, mode, vectors, deviations)
+        candidates = [(vectors[:, i], max(1.0, float(deviations[i]))) for i in level]
+        return mode.point, vectors * np.minimum(deviations, 1), candidates
     if not summits:
         return start, np.eye(start.size), []
     end = summits[0]
@@ -60,6 +59,16 @@ def _landscape(
     flat = np.flatnonzero((np.abs(end.curvature) < 0.5) | (lengths**2 >= np.min(lengths) ** 2 / _FLAT))
     axes = end.axes / np.maximum(lengths, 1)
     return end.point, axes, [(end.point - start, 1.0), *((end.axes[:, i], 1.0) for i in flat)]
+
+
+def _level_axes(evaluator: Evaluator, mode: Summit, vectors: np.ndarray, deviations: np.ndarray) -> list[int]:
+    """The widest axes of a mode that are wider than is plausible, or along which log p hardly falls to one side."""
+    widest = np.arange(min(_AXES, deviations.size))
+    steps = _AWAY * (vectors * deviations)[:, widest].T
+    values = np.asarray(evaluator.value(np.concatenate([mode.point + steps, mode.point - steps])), np.float64)
+    fall = mode.value - np.max(values.reshape(2, -1), axis=0)
+    implausible = deviations[widest] > _SUSPICIOUS * min(1.0, max(float(deviations[-1]), 1e-300))
+    return [int(i) for i in widest[implausible | (fall < _LEAST_FALL)]]
 
 
 def _both_ways(candidates: list[tuple[np.ndarray, float]]) -> Iterator[tuple[np.ndarray, float]]:

@@ -27,7 +27,8 @@ _RANDOM_POINTS = 100  # to try where the initial point has no density
 _NEWTON_DIM = 250  # up to this dimension Newton's method, beyond it quasi-Newton
 _DENSE_CURVATURE_DIM = 700  # up to this dimension, differences of scores give the curvature at a mode
 _MODES = 6  # that are kept, the heaviest
-_SCOUTS, _FEW_SCOUTS = 125, 16
+_SCOUTS, _FEW_SCOUTS = 160, 16
+_NEAR = 12.0  # standard deviations up to which half of the scouts start
 _REACH = 100.0  # how far scouts start, in standard deviations of the heaviest mode
 _UNEVEN_REACH = 3.0  # the same where evaluations far away may take for ever
 _UNSEEN = 0.7  # error of a log mass from which it rests on two or three draws
@@ -96,7 +97,7 @@ class _Search:
         modes = self.weigh(distinct(summits), 64)
         # Where a mode's own Gaussian is nearly exact, a light search is enough: what it may miss is elsewhere.
         nearly_exact = any(self.dim * mode.variance < 1 for mode in modes)
-        around = [] if nearly_exact else self.look([(standard, width, 64) for width in self.widths])
+        around = self.look([(standard, width, 16 if nearly_exact else 64) for width in self.widths])
         best = [view.z[np.argmax(view.values)] for view in around[::-1] if np.any(np.isfinite(view.values))]
         if not modes and best:
             summits = sorted([*summits, *self.climb_more(np.array(best))], key=lambda summit: not summit.is_mode)
@@ -104,7 +105,8 @@ class _Search:
         first = next((s for s in summits if s.is_mode), None)
         refuse_improper(self.rng, self.target, self.evaluator, first, summits, point)
         scale = modes[0].gaussian if modes else standard
-        modes += self.weigh(self.climb_from_scouts(scale, modes, best), 64)
+        near = np.concatenate([view.z[:16] for view in around[:2]])
+        modes += self.weigh(self.climb_from_scouts(scale, modes, near), 64)
         modes = sorted(modes, key=lambda mode: -mode.log_mass)[:_MODES]
         shapes = [_gaussian(s) for s in summits[:1] if not s.is_mode and np.all(np.isfinite(s.axes))]
         views = [(view, standard, width) for view, width in zip(around, self.widths, strict=False)]
@@ -138,11 +140,11 @@ class _Search:
         room = self.left // 2 // (rounds * (2 * self.dim + 10))
         return climb(self.evaluator.value_and_score, points[:room], axes=axes, rounds=rounds)
 
-    def climb_from_scouts(self, scale: Gaussian, known: list[Mode], around: list[np.ndarray]) -> list[Summit]:
-        """Modes that scouts from far and the best draws from near lead to, other than the known ones."""
+    def climb_from_scouts(self, scale: Gaussian, known: list[Mode], near: np.ndarray) -> list[Summit]:
+        """Modes that scouts from far, and from near the initial point, lead to, other than the known ones."""
         count = _FEW_SCOUTS if self.few or self.dim > _NEWTON_DIM else _SCOUTS
         reach = _UNEVEN_REACH if self.few else _REACH
-        ends, values = scatter(self.rng, self.evaluator, scale, count, reach, also=np.array(around))
+        ends, values = scatter(self.rng, self.evaluator, scale, count, reach, also=near)
         places = unknown_places(self.evaluator, ends, values, [mode.gaussian for mode in known], scale)
         found = self.climb_more(places, np.asarray(scale.chol), 8)
         return distinct(found, [mode.gaussian for mode in known])
@@ -249,13 +251,14 @@ def scatter(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Where scouts lead that start up to `reach` standard deviations of a Gaussian away, and log p there.
 
-    `also` are further points to start from.
+    Half of them start near, where a narrow mode is as likely as far away. `also` are further points to start from.
     """
-    distances = np.exp(rng.uniform(0, math.log(reach), (count, 1)))
+    near, far = rng.uniform(1, min(_NEAR, reach), count // 2), np.exp(rng.uniform(0, math.log(reach), -(-count // 2)))
+    distances = np.concatenate([near, far])[:, None]
     starts = distances * rng.standard_normal((count, scale.dim))
     if also is not None and len(also):
         starts = np.concatenate([starts, scale.whiten(also)])
-    ends, values = scout(evaluator.value_and_score, scale.mean, scale.chol, starts, rounds=8)
+    ends, values = scout(evaluator.value_and_score, scale.mean, scale.chol, starts, rounds=12)
     return scale.push(ends), values
 
 

@@ -14,7 +14,7 @@ from bures import linalg
 from bures.engine import Evaluator
 from bures.gaussian import Gaussian
 from bures.search import climb
-from bures.start import Mode, View, look, scatter, unknown_places
+from bures.start import Mode, View, distinct, look, scatter, unknown_places
 
 _LEAST_SHARE = 0.01  # of the mass that is worth a word
 _SEEN = 200  # among n draws, one that weighs up to n / 200 times the mean has company
@@ -22,6 +22,7 @@ _FEW = 10  # draws that are needed to see a mode
 _WIDTHS = (3.0, 10.0, 30.0, 100.0)
 _DRAWS = 32  # of each width
 _WIDE_DIM = 50  # beyond this dimension wide draws see nothing
+_HEAVY, _LEAST_MASS, _CLIMBS = math.log(20), math.log(0.002), 4  # draws of wide views to climb from
 _OTHER_SCALE = 3.0  # an approximation this many times wider or narrower than where scouts set out is searched anew
 
 
@@ -52,9 +53,11 @@ def search_again(
     modes: Sequence[Mode],
     scale: Gaussian | None,
     *,
+    heavy: np.ndarray,
+    log_evidence: float,
     uneven: bool,
 ) -> tuple[tuple[Mode, ...], tuple[View, ...], float]:
-    """After a fit: further modes if it ended at another scale than the search began with, and views of q made wider.
+    """After a fit: views of q made wider, and where its heaviest draws and theirs lead; scouts if the scale is another.
 
     Returns all modes known, the views, and how far was searched in standard deviations of q.
     """
@@ -62,16 +65,30 @@ def search_again(
     widths = _WIDTHS[:1] if uneven else _WIDTHS if q.dim <= _WIDE_DIM else ()
     reach = _WIDTHS[0] if uneven else _WIDTHS[-1]
     with np.errstate(all="ignore"):
+        views = tuple(look(rng, evaluator, [(q, width, _DRAWS) for width in widths]))
+        places = np.concatenate([heavy, _uncovered_draws(q, log_evidence, views)])
         if not uneven and (scale is None or _is_other_scale(q, scale)):
             ends, values = scatter(rng, evaluator, q, 64, reach)
-            places = unknown_places(evaluator, ends, values, [q, *(mode.gaussian for mode in modes)], q)
-            room = max(0, 1000 // (6 * (2 * q.dim + 10)))
-            found = climb(evaluator.value_and_score, places[:room], axes=np.asarray(q.chol), rounds=8)
-            gaussians = [Gaussian.unchecked(s.point, linalg.cholesky_of_square(s.axes)) for s in found if s.is_mode]
-            seen = look(rng, evaluator, [(gaussian, 1, 64) for gaussian in gaussians])
-            modes += tuple(Mode(gaussian, view) for gaussian, view in zip(gaussians, seen, strict=True))
-        views = tuple(look(rng, evaluator, [(q, width, _DRAWS) for width in widths]))
+            known = [q, *(mode.gaussian for mode in modes)]
+            places = np.concatenate([places, unknown_places(evaluator, ends, values, known, q)])
+        room = max(0, 1000 // (6 * (2 * q.dim + 10)))
+        found = climb(evaluator.value_and_score, places[:room], axes=np.asarray(q.chol), rounds=10)
+        new = distinct(found, [mode.gaussian for mode in modes])
+        gaussians = [Gaussian.unchecked(s.point, linalg.cholesky_of_square(s.axes)) for s in new]
+        seen = look(rng, evaluator, [(gaussian, 1, 64) for gaussian in gaussians])
+        modes += tuple(Mode(gaussian, view) for gaussian, view in zip(gaussians, seen, strict=True))
     return modes, views, reach
+
+
+def _uncovered_draws(q: Gaussian, log_evidence: float, views: Sequence[View]) -> np.ndarray:
+    """The draws of wide views that stand for most of the mass where q has next to none."""
+    found = []
+    for view in views:
+        would_weigh = view.values - q.log_prob_of_noise(q.whiten(view.z)) - log_evidence
+        mass = view.log_weights - log_evidence - math.log(view.values.size)
+        found += [(mass[i], view.z[i]) for i in np.flatnonzero((would_weigh > _HEAVY) & (mass > _LEAST_MASS))]
+    found.sort(key=lambda pair: -pair[0])
+    return np.array([z for _, z in found[:_CLIMBS]]).reshape(-1, q.dim)
 
 
 def _is_other_scale(q: Gaussian, scale: Gaussian) -> bool:

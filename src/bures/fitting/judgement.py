@@ -1,6 +1,7 @@
 """The judgement of a fit: one pool of fresh draws and the search for modes, made once and kept with the fit."""
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from bures.target import Target
 from bures.threads import one_blas_thread
 
 _POOLS = (4_000, 10_000, 40_000)  # draws; more are taken only while they leave the verdict undecided
+_HEAVIEST, _HEAVY = 4, math.log(20)  # draws to climb from, and how heavy they must be
 _JUDGED, _SEARCHED = 2**32 - 2, 2**32 - 3  # with the key, for the draws and the search: no step has these numbers
 
 
@@ -84,13 +86,22 @@ def _judge(
             break
         draws = draws.joined(WeightedDraws.take(rng, q, evaluator, size - draws.log_p.size))
         found = diagnosed(draws)
-    if found.verdict in (Verdict.CLOSE, Verdict.USABLE, Verdict.UNDECIDED):  # else there is no trust to be shaken
+    if found.verdict not in (Verdict.UNTRUSTED, Verdict.DEGENERATE, Verdict.ROUNDED):  # else no trust is to be shaken
         before = evaluator.count
-        found_again = search_again(host_generator(key, _SEARCHED), exact, evaluator, modes, scale, uneven=target.uneven)
-        modes, views, reach = found_again
+        rng = host_generator(key, _SEARCHED)
+        heavy = _heaviest(draws, found.log_evidence)
+        modes, views, reach = search_again(
+            rng, exact, evaluator, modes, scale, heavy=heavy, log_evidence=found.log_evidence, uneven=target.uneven
+        )
         searched = evaluator.count - before
         found = diagnosed(draws)
     return Judgement(found, draws.log_p, draws.log_q, modes, views, searched)
+
+
+def _heaviest(draws: WeightedDraws, log_evidence: float) -> np.ndarray:
+    """The few draws that weigh far more than the mean: there may be something narrow that q does not follow."""
+    order = np.argsort(-draws.log_weights)[:_HEAVIEST]
+    return np.asarray(draws.z[order[draws.log_weights[order] - log_evidence > _HEAVY]], np.float64)
 
 
 def restore(
