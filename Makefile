@@ -2,7 +2,7 @@
 PYTHON ?= python3.12
 BIN := .venv/bin
 
-.PHONY: demo test docs figures clean
+.PHONY: demo test quick optimised docs figures clean
 
 # Each stamp stands for one kind of installation; it is made again when pyproject.toml changes.
 .venv/pip.stamp:
@@ -31,6 +31,19 @@ test: .venv/test.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# The lane for everyday work: lint, types, and the core tests.
+CORE := $(addprefix tests/test_,gaussian.py linalg.py engine.py search.py start.py integrable.py newton.py diagnostics.py \
+	judgement.py target.py storage.py support.py)
+quick: .venv/test.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright
+	$(BIN)/python -m pytest -n 2 --dist worksteal -q $(CORE)
+
+# The core tests again with XLA's own optimisations, which the others leave out because their programs run once.
+optimised: .venv/test.stamp
+	BURES_TESTS_OPTIMISED=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q $(CORE)
 
 # The figures of the README: the paper's eggbox run with all indices, and the Census posterior with nothing set.
 figures: .venv/demo.stamp

@@ -5,8 +5,11 @@ import os
 import shutil
 import tempfile
 
-# Most programs of the tests run once: little time is spent on their speed, in the processes that tests start, too.
-os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+# Most programs of the tests run once: little time is spent on their speed, in the processes that tests start, too. With
+# BURES_TESTS_OPTIMISED they run as users have them.
+OPTIMISED = bool(os.environ.get("BURES_TESTS_OPTIMISED"))
+if not OPTIMISED:
+    os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 # What one test has compiled the others need not compile again, in whatever process they run: the programs are kept
 # until the tests end, in a folder that the workers and the processes that tests start learn of by the environment.
@@ -65,7 +68,7 @@ def pytest_collection_modifyitems(items):
 def pytest_runtest_setup(item):
     """Before all fixtures, which may compile."""
     names = {item.path.stem, getattr(item, "originalname", item.name)}
-    jax.config.update("jax_disable_most_optimizations", RUN_LONG.isdisjoint(names))
+    jax.config.update("jax_disable_most_optimizations", not OPTIMISED and RUN_LONG.isdisjoint(names))
 
 
 @pytest.fixture

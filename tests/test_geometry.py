@@ -336,3 +336,34 @@ def test_whitened_does_not_depend_on_the_scale_of_the_coefficients():
     first, second = (geometry.step(estimate, q, geometry.init(q))[0] for estimate in (one, small))
     np.testing.assert_allclose(first.chol, second.chol, rtol=1e-10)
     np.testing.assert_allclose(first.mean, second.mean, rtol=1e-10)
+
+
+# ---- States that do not belong --------------------------------------------------------------------------------------
+
+
+def test_a_state_of_another_geometry_or_dimension_is_refused(key):
+    target = correlated_target()
+    method = dict(objective=bures.ELBO(), estimator=bures.Stein(M=10))
+    q = bures.Gaussian.standard(3)
+    state = bures.init(target, init=q, geometry=bures.Whitened(), **method)
+    with pytest.raises(ValueError, match=r"state must be one of BuresWasserstein.*bures\.init"):
+        bures.step(key, state, target, geometry=bures.BuresWasserstein(0.1), **method)
+    with pytest.raises(ValueError, match=r"R\^2, where the target lives"):
+        bures.step(key, state, bures.models.gaussian(2), geometry=bures.Whitened(), **method)
+    with pytest.raises(ValueError, match=r"state must be a bures\.State"):
+        bures.step(key, q, target, geometry=bures.Whitened(), **method)
+
+
+def test_numbers_of_any_kind_become_floats_and_share_a_compilation():
+    for step_size in (1, np.float32(0.5), np.int64(1), jnp.asarray(0.5)):
+        assert type(bures.BuresWasserstein(step_size).step_size) is float
+    assert type(bures.VRIWAE(np.int64(5), np.float32(0.5)).alpha) is float
+    assert type(bures.Price(M=np.int64(10)).M) is int
+    assert type(bures.Whitened(trust_radius=3).trust_radius) is float
+
+
+@pytest.mark.parametrize("name", ["trust_radius", "stale", "memory", "far", "doubt"])
+def test_constants_of_whitened_are_fields_that_are_checked(name):
+    assert getattr(bures.Whitened(**{name: 0.5}), name) == 0.5
+    with pytest.raises(ValueError, match=name):
+        bures.Whitened(**{name: float("nan")})

@@ -79,3 +79,24 @@ def test_a_density_with_a_support():
     q = bures.laplace(lambda z: jnp.sum(jnp.where(z > 0, 3 * jnp.log(z) - z, -jnp.inf)), dim=1, init=jnp.array([40.0]))
     np.testing.assert_allclose(q.mean, 3, atol=1e-6)
     np.testing.assert_allclose(q.covariance, 3, rtol=1e-6)
+
+
+def test_the_search_begins_at_the_targets_initial_point():
+    """Two modes: the origin leads to one, the initial point to the other."""
+    wells = bures.Target(lambda z: -(((z[0] - 1) ** 2 - 4) ** 2), 1, initial_point=jnp.array([2.5]))
+    np.testing.assert_allclose(bures.laplace(wells).mean, 3, atol=1e-6)
+    np.testing.assert_allclose(bures.laplace(wells, init=jnp.array([-0.5])).mean, -1, atol=1e-6)
+
+
+def test_one_derivative_is_enough():
+    """As for ODE solvers whose rules allow reverse mode only."""
+
+    @jax.custom_vjp
+    def square(z):
+        return jnp.sum(z**2)
+
+    square.defvjp(lambda z: (jnp.sum(z**2), z), lambda z, g: (2 * g * z,))
+    target = bures.Target(lambda z: -square(z - 1) / 2, 2)
+    np.testing.assert_allclose(bures.laplace(target).covariance, np.eye(2), atol=1e-8)
+    fit = bures.fit(target, key=jax.random.key(0))
+    np.testing.assert_allclose(fit.approximation.mean, 1, atol=1e-6)

@@ -1,0 +1,205 @@
+"""The engine: one program of the target, the same mathematics on the host and inside compiled programs."""
+
+import json
+import subprocess
+import sys
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from problems import FLOATS, correlated_target, random_gaussian, small_regression
+
+import bures
+from bures.arrays import to_host
+from bures.draws import generator, host_seed
+from bures.engine import Evaluator
+from bures.loop import LoopState, Method, Methods, State, advance_on_host, take_step
+
+
+class Rows(eqx.Module):
+    """A target of so many rows that its points are evaluated block by block."""
+
+    X: jax.Array
+
+    def __call__(self, z):
+        return -jnp.sum(jnp.logaddexp(0.0, self.X @ z)) - jnp.sum(z**2) / 2
+
+
+def uneven(z):
+    """The cost depends on the point."""
+    steps = jax.lax.while_loop(lambda s: s[0] < jnp.abs(z[0]) + 1, lambda s: (s[0] + 0.5, s[1] + 1), (0.0, 0))[1]
+    return -jnp.sum(z**2) / 2 + 0.0 * steps
+
+
+TARGETS = {
+    "plain": lambda: correlated_target(),
+    "blocks of rows": lambda: bures.Target(Rows(jnp.asarray(np.random.default_rng(0).normal(size=(20_000, 3)))), 3),
+    "fast values and scores": lambda: small_regression(),
+    "a loop to convergence": lambda: bures.Target(lambda z: jax.lax.stop_gradient(uneven(z)) * 0 - z @ z / 2, 3),
+}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("n", [1, 31, 400, 950])
+def test_values_and_scores_are_those_of_the_target(name, n):
+    target = TARGETS[name]()
+    z = np.random.default_rng(1).normal(size=(n, target.dim))
+    evaluator = Evaluator(target)
+    values, scores = evaluator.value_and_score(z)
+    expected = jax.vmap(jax.value_and_grad(target.log_density))(jnp.asarray(z))
+    np.testing.assert_allclose(values, expected[0], rtol=1e-10)
+    np.testing.assert_allclose(scores, expected[1], rtol=1e-8, atol=1e-10)
+    assert evaluator.count == n
+
+
+def test_no_points_are_no_evaluation():
+    evaluator = Evaluator(correlated_target())
+    values, scores = evaluator.value_and_score(np.zeros((0, 3)))
+    assert values.shape == (0,) and scores.shape == (0, 3) and evaluator.count == 0
+
+
+def test_targets_of_one_shape_share_one_program():
+    with jax.log_compiles(False):
+        first, second = (Evaluator(bures.models.gaussian(3, scale=scale)) for scale in (1.0, 2.0))
+        first.value(np.zeros((1, 3)))
+        assert second.compile_seconds == 0
+        second.value(np.zeros((1, 3)))
+        assert second.compile_seconds == 0
+
+
+def test_a_density_on_the_host_is_called_as_it_is():
+    class OnHost(eqx.Module):
+        def __call__(self, z):
+            return -jnp.sum(z**2) / 2
+
+        def values_and_scores_on_host(self, z):
+            calls.append(len(z))
+            return -np.sum(z**2, axis=1) / 2, -z
+
+    calls = []
+    evaluator = Evaluator(bures.Target(OnHost(), 2))
+    values, scores = evaluator.value_and_score(np.ones((7, 2)))
+    assert calls == [7]
+    np.testing.assert_allclose(values, -1)
+    np.testing.assert_allclose(scores, -1)
+    fit = bures.fit(evaluator.target, key=jax.random.key(0))
+    np.testing.assert_allclose(fit.approximation.covariance, np.eye(2), atol=1e-6)
+    assert sum(calls) - 7 == fit.num_log_density_evaluations
+
+
+# ---- One implementation, two places ---------------------------------------------------------------------------------
+
+OBJECTIVES = [bures.ELBO(), bures.IWELBO(K=5), bures.VRIWAE(K=5, alpha=0.4)]
+ESTIMATORS = [
+    bures.Price(M=30),
+    bures.Price(M=30, indices="last"),
+    bures.Stein(M=30, draws="antithetic", permutations=4),
+    bures.Reparameterised(M=30),
+]
+GEOMETRIES = [bures.BuresWasserstein(0.3), bures.ForwardBackward(0.2), bures.Whitened()]
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES, ids=lambda part: type(part).__name__)
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda part: f"{type(part).__name__}-{part.draws}")
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda part: type(part).__name__)
+def test_a_step_on_the_host_is_the_step_of_the_compiled_loop(objective, estimator, geometry):
+    if isinstance(estimator, bures.Stein) and objective.K == 1:
+        estimator = bures.Stein(M=30, draws="antithetic")
+    if isinstance(geometry, bures.ForwardBackward) and objective.K > 1:
+        with pytest.raises(ValueError, match="entropy to separate"):
+            Method(objective, estimator, geometry)
+        return
+    target, q = small_regression(), random_gaussian(2, 3, 0.6)
+    noise = np.random.default_rng(0).standard_normal((30, objective.K, 3))
+    host = to_host(q)
+    on_host = estimator.estimate(noise, host, Evaluator(target), objective)
+    compiled = estimator.estimate(jnp.asarray(noise), q, target, objective)
+    for name in ("a", "S", "entropy_score", "mean_A", "log_weights", "bound"):
+        np.testing.assert_allclose(getattr(on_host, name), getattr(compiled, name), rtol=1e-9, atol=1e-10, err_msg=name)
+        assert isinstance(getattr(on_host, name), np.ndarray | np.generic), name
+    first, _, one = geometry.step(on_host, host, geometry.init(host))
+    second, _, other = geometry.step(compiled, q, geometry.init(q))
+    np.testing.assert_allclose(first.mean, second.mean, rtol=1e-9, atol=1e-10)
+    np.testing.assert_allclose(first.chol, second.chol, rtol=1e-9, atol=1e-10)
+    assert isinstance(first.chol, np.ndarray)
+    assert bool(one.clipped) == bool(other.clipped)
+
+
+@pytest.mark.parametrize("draws", ["iid", "antithetic", "sobol"])
+def test_noise_of_the_host_is_standard_normal(draws):
+    noise = bures.Stein(M=2**12, draws=draws).noise(generator(7, 0), bures.Gaussian.standard(2), 2).reshape(-1, 4)
+    assert isinstance(noise, np.ndarray)
+    np.testing.assert_allclose(noise.mean(axis=0), 0, atol=4 / 64)
+    np.testing.assert_allclose(np.cov(noise.T), np.eye(4), atol=4 * np.sqrt(2) / 64)
+
+
+def test_noise_differs_by_step_and_key():
+    seeds = [host_seed(jax.random.key(i)) for i in (0, 1)]
+    rows = [generator(seed, number).standard_normal(8) for seed in seeds for number in (0, 1, 2**32 - 1)]
+    assert len({tuple(row) for row in rows}) == 6
+
+
+def test_what_is_not_finite_leaves_the_state_as_it_was():
+    target = bures.Target(lambda z: jnp.where(z[0] > 1e9, 0.0, jnp.nan), 2)
+    method = Method(bures.ELBO(), bures.Stein(M=10), bures.Whitened())
+    q = to_host(bures.Gaussian.standard(2))
+    state = State(q, method.geometry.init(q))
+    after, info = take_step(generator(0, 0), state, Evaluator(target), method)
+    assert not info.finite
+    assert after is state
+
+
+def test_grouping_of_steps_does_not_matter_on_the_host():
+    target = bures.models.eggbox()
+    method = Method(bures.IWELBO(10), bures.Stein(M=40, draws="antithetic", permutations=8), bures.Whitened())
+    q = to_host(bures.Gaussian(jnp.array([6.0, 4.0]), 3 * jnp.eye(2)))
+    begun = LoopState.start(State(q, method.geometry.init(q)))
+    arguments = (Evaluator(target), Methods(method, method))
+    key = jax.random.key(3)
+    whole, trace = advance_on_host(key, begun, *arguments, 12, 0.0)
+    part, first = advance_on_host(key, begun, *arguments, 5, 0.0)
+    part, second = advance_on_host(key, part, *arguments, 7, 0.0)
+    for one, other in zip(jax.tree.leaves(whole), jax.tree.leaves(part), strict=True):
+        assert np.array_equal(one, other)
+    assert np.array_equal(trace.bound, np.concatenate([first.bound, second.bound]))
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=["float32", "float64"])
+def test_the_dtype_is_that_of_the_start(dtype):
+    q = bures.Gaussian(jnp.zeros(3, dtype), jnp.eye(3, dtype=dtype))
+    fit = bures.fit(correlated_target(dtype), key=jax.random.key(0), init=q)
+    assert fit.approximation.mean.dtype == fit.approximation.chol.dtype == fit.trace.bound.dtype == dtype
+    assert fit.loop.is_on_host
+
+
+# ---- What a first fit compiles --------------------------------------------------------------------------------------
+
+FIRST_FIT = """
+import json
+import jax
+jax.config.update("jax_enable_x64", True)
+import bures
+compiled = []
+def listen(event, seconds, **facts):
+    if event == "/jax/core/compile/backend_compile_duration":
+        compiled.append(seconds)
+jax.monitoring.register_event_duration_secs_listener(listen)
+target = bures.models.eggbox()
+made = len(compiled)
+print(bures.fit(target, key=jax.random.key(0)))
+first = len(compiled)
+print(bures.fit(bures.models.eggbox(), key=jax.random.key(1)))
+print(json.dumps([made, first, len(compiled), sum(seconds > 0.05 for seconds in compiled)]))
+"""
+
+
+def test_a_first_fit_compiles_one_program_that_counts():
+    """Making the target compiles nothing, the first fit at most 12 programs of which at most 6 count, the next none."""
+    run = subprocess.run([sys.executable, "-c", FIRST_FIT], capture_output=True, text=True, check=True)
+    made, first, second, slow = json.loads(run.stdout.splitlines()[-1])
+    assert made == 0
+    assert first <= 12
+    assert slow <= 6
+    assert second == first

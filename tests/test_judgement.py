@@ -1,0 +1,186 @@
+"""The judgement of a fit: made once, kept, saved, and honest about what draws cannot see."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bures
+from bures.diagnostics import Verdict
+
+
+def mixture(weights, means, deviations):
+    """A mixture of isotropic Gaussians, normalised."""
+    weights, means, deviations = (jnp.asarray(x, float) for x in (weights, means, deviations))
+    dim = means.shape[1]
+
+    def log_density(z):
+        squares = jnp.sum((z - means) ** 2, axis=1) / deviations**2
+        terms = jnp.log(weights) - squares / 2 - dim * jnp.log(deviations) - dim * jnp.log(2 * jnp.pi) / 2
+        return jax.nn.logsumexp(terms)
+
+    return bures.Target(log_density, dim)
+
+
+# ---- What draws cannot see ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("dim", [1, 5, 20])
+@pytest.mark.parametrize("distance", [5.0, 30.0, 50.0])
+def test_the_other_of_two_modes_is_named_with_its_mass(dim, distance, seed):
+    """Weights 0.1 and 0.9, the lighter at the origin: on either mode alone the weights of draws are perfect."""
+    target = mixture([0.1, 0.9], [np.zeros(dim), distance * np.eye(dim)[0]], [1.0, 1.0])
+    fit = bures.fit(target, key=jax.random.key(seed))
+    found = fit.diagnostics
+    if found.trustworthy:  # one Gaussian over both, which weights correct
+        assert found.log_evidence == pytest.approx(0, abs=0.1)
+        return
+    assert found.verdict is Verdict.SEVERAL_MODES
+    assert "several modes" in str(fit)
+    on_heavier = fit.approximation.mean[0] > distance / 2
+    assert found.coverage.missed_share == pytest.approx(0.1 if on_heavier else 0.9, abs=0.06)
+    assert on_heavier
+
+
+@pytest.mark.parametrize("dim", [1, 2, 5])
+def test_a_spike_in_a_slab_is_not_passed_over(dim, key):
+    target = mixture([0.5, 0.5], np.zeros((2, dim)), [1.0, 0.01])
+    found = bures.fit(target, key=key).diagnostics
+    assert not found.trustworthy or found.log_evidence == pytest.approx(0, abs=0.1)
+
+
+def test_exchangeable_labels_have_two_modes(key):
+    rng = np.random.default_rng(0)
+    y = np.concatenate([rng.normal(-2, 1, 60), rng.normal(2, 1, 40)])
+
+    def log_density(mu, sigma, share):
+        first = jnp.log(share) - ((y - mu[0]) / sigma[0]) ** 2 / 2 - jnp.log(sigma[0])
+        second = jnp.log1p(-share) - ((y - mu[1]) / sigma[1]) ** 2 / 2 - jnp.log(sigma[1])
+        prior = -jnp.sum(mu**2) / 50 - jnp.sum(sigma**2) / 8
+        return jnp.sum(jnp.logaddexp(first, second)) + prior
+
+    support = bures.support
+    variables = {"mu": (2,), "sigma": (support.Positive(), (2,)), "share": support.Interval(0.0, 1.0)}
+    fit = bures.fit(bures.Target.from_variables(log_density, variables), key=key)
+    assert fit.diagnostics.verdict is Verdict.SEVERAL_MODES
+    assert fit.diagnostics.coverage.missed_share == pytest.approx(0.5, abs=0.15)
+    assert "mu[0] = " in str(fit)
+
+
+@pytest.mark.parametrize("degrees_of_freedom", [1.0, 2.0])
+def test_tails_that_hold_mass_are_told(degrees_of_freedom, key):
+    found = bures.fit(bures.models.student_t(2, degrees_of_freedom), key=key).diagnostics
+    assert not found.trustworthy
+
+
+def test_a_right_fit_is_trusted_and_the_search_is_mentioned(key):
+    fit = bures.fit(bures.models.gaussian(3, condition_number=10.0), key=key)
+    assert fit.diagnostics.verdict is Verdict.CLOSE
+    assert "use its draws as they are" in str(fit)
+    assert "No other mode was found up to 100 standard deviations" in str(fit)
+
+
+# ---- Made once ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return bures.fit(bures.models.student_t(2, 8.0), key=jax.random.key(4))
+
+
+def test_printing_evaluates_nothing(fitted):
+    before = fitted.num_log_density_evaluations
+    assert str(fitted) == str(fitted)
+    assert fitted.diagnostics is fitted.diagnostics
+    assert fitted.num_log_density_evaluations == before
+
+
+def test_the_pool_is_that_of_the_diagnostics(fitted):
+    draws = fitted.draws()
+    assert draws.log_p.size == fitted.diagnostics.num_samples
+    np.testing.assert_allclose(draws.log_p, jax.vmap(fitted.target.log_density)(jnp.asarray(draws.z)), rtol=1e-12)
+    np.testing.assert_allclose(draws.log_q, fitted.approximation.log_prob(draws.z), rtol=1e-10)
+    assert np.mean(draws.log_weights) == pytest.approx(fitted.diagnostics.elbo, abs=1e-12)
+
+
+def test_the_judgement_is_saved_and_loaded(fitted, tmp_path):
+    fitted.save(tmp_path / "fit")
+    loaded = bures.load(tmp_path / "fit", target=fitted.target)
+    assert str(loaded.diagnostics) == str(fitted.diagnostics)
+    assert loaded.evaluations == fitted.evaluations
+    assert np.array_equal(loaded.draws().z, fitted.draws().z)
+    assert len(loaded.modes) == len(fitted.modes)
+
+
+def test_a_resumed_host_fit_is_the_same_from_file_and_from_memory(fitted, tmp_path):
+    fitted.save(tmp_path / "fit")
+    loaded = bures.load(tmp_path / "fit", target=fitted.target)
+    one, other = fitted.resume(7), loaded.resume(7)
+    assert np.array_equal(one.approximation.chol, other.approximation.chol)
+    assert one.num_steps == fitted.num_steps + 7
+
+
+def test_table_figure_and_export_show_one_khat(fitted):
+    tree = fitted.to_arviz(jax.random.key(0), 200)
+    assert tree.posterior.attrs["khat"] == fitted.diagnostics.khat
+    title = bures.plot.weights_tail(fitted).get_title()
+    assert f"{fitted.diagnostics.khat:.2f}" in title
+
+
+def test_the_same_key_gives_the_same_judgement():
+    first, second = (bures.fit(bures.models.banana(), key=jax.random.key(1)) for _ in range(2))
+    assert str(first) == str(second)
+    assert np.array_equal(first.approximation.chol, second.approximation.chol)
+
+
+# ---- Counted --------------------------------------------------------------------------------------------------------
+
+
+def test_every_evaluation_is_counted():
+    """By a density on the host, which sees every point."""
+    import equinox as eqx
+
+    seen = []
+
+    class Counting(eqx.Module):
+        def __call__(self, z):
+            return -jnp.sum(jnp.log1p(z**2 / 5)) * 3
+
+        def values_and_scores_on_host(self, z):
+            seen.append(len(z))
+            return -3 * np.sum(np.log1p(z**2 / 5), axis=1), -3 * (2 * z / 5) / (1 + z**2 / 5)
+
+    fit = bures.fit(bures.Target(Counting(), 3), key=jax.random.key(0))
+    assert fit.num_log_density_evaluations == sum(seen)
+    spent = fit.evaluations
+    assert fit.num_gradients == spent.start + spent.steps + spent.search
+
+
+MODELS = {
+    "eggbox": bures.models.eggbox,
+    "banana": bures.models.banana,
+    "funnel": bures.models.funnel,
+    "Student-t": lambda: bures.models.student_t(20),
+    "Gaussian d = 50": lambda: bures.models.gaussian(50, condition_number=1e4),
+    "Gaussian d = 300": lambda: bures.models.gaussian(300, condition_number=10.0),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_start_costs_no_more_than_the_steps_or_four_thousand(name):
+    spent = bures.fit(MODELS[name](), key=jax.random.key(2)).evaluations
+    assert spent.start + spent.search <= max(4000, spent.steps)
+
+
+def test_a_step_of_a_large_model_is_reached_at_once():
+    """In 1,000 dimensions no matrix of curvature is made by differences: 2,000 evaluations for each step of Newton."""
+    from bures.draws import host_generator
+    from bures.engine import Evaluator
+    from bures.start import find_start
+
+    target = bures.Target(lambda z: -jnp.sum(jnp.logaddexp(z - 1, 1 - z)) - jnp.sum(jnp.diff(z) ** 2), 1000)
+    evaluator = Evaluator(target, 400)
+    start = find_start(host_generator(jax.random.key(0)), target, evaluator, 10_000)
+    assert evaluator.count < 20_000
+    assert np.all(np.isfinite(start.approximation.chol))
