@@ -7,8 +7,7 @@ import tempfile
 
 # Most programs of the tests run once: little time is spent on their speed, in the processes that tests start, too. With
 # BURES_TESTS_OPTIMISED they run as users have them.
-OPTIMISED = bool(os.environ.get("BURES_TESTS_OPTIMISED"))
-if not OPTIMISED:
+if "BURES_TESTS_OPTIMISED" not in os.environ:
     os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 # What one test has compiled the others need not compile again, in whatever process they run: the programs are kept
@@ -49,6 +48,8 @@ FIRST = (
     "test_frontends",
     "test_benchmarks",
 )
+
+OPTIMISED = "BURES_TESTS_OPTIMISED" in os.environ
 
 jax.config.update("jax_enable_x64", True)
 settings.register_profile("bures", derandomize=True, deadline=None)  # the same examples on every machine

@@ -357,7 +357,9 @@ def test_a_cell_that_was_interrupted_is_not_kept(tmp_path, slow_experiments, cel
     body = "def run(parameters):\n    if parameters['number'] < 2:\n        return {'square': 0}\n"
     body += f"    say = lambda: open('at-work', 'w').close()\n{INTERRUPTED_CELLS[cell]}\n\ndef tables"
     path.write_text(re.sub(r"def run\(.*?\ndef tables", lambda _: body, path.read_text(), flags=re.DOTALL))
-    command = [sys.executable, "-m", "bures.cli", "reproduce", "eggbox", "--experiments", str(slow_experiments)]
+    # Where the tests themselves run in the background, SIGINT is ignored, and so it would be here.
+    program = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import bures.cli as c; c.main()"
+    command = [sys.executable, "-c", program, "reproduce", "eggbox", "--experiments", str(slow_experiments)]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
         while not (tmp_path / "at-work").exists() and process.poll() is None:
             time.sleep(0.01)
@@ -373,7 +375,15 @@ def test_a_cell_that_was_interrupted_is_not_kept(tmp_path, slow_experiments, cel
     assert not {"n2.json", "tables.md", "tables.csv"} & kept
 
 
-def test_interrupts_are_noted_and_the_handler_put_back():
+@pytest.fixture
+def heard():
+    """SIGINT as in a foreground process, whatever it is here."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_interrupts_are_noted_and_the_handler_put_back(heard):
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt), protocol.raise_interrupts(), contextlib.suppress(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)

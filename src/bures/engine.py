@@ -17,13 +17,19 @@ from jaxtyping import Float
 from bures.target import Target
 
 _BLOCK_ELEMENTS = 2**18  # of the largest array of a block: a target of larger arrays is evaluated block by block
-_SMALLEST_BLOCK = 32
+_SMALLEST_BLOCK, _LARGE_BLOCK = 32, 128  # points; the second where a batch has many, so that few of them cost little
+_BATCH_ELEMENTS = 2**20  # of the array of points
 _DRAWS = 400  # at a step, in few dimensions: steps of few draws, averaged, cost no more than few of many
 
 
 def default_draws(dim: int) -> int:
     """Draws at a step of the default fit: enough to tell d × d numbers from noise."""
     return max(_DRAWS, 10 * dim)
+
+
+def _batch_size(dim: int) -> int:
+    """Points in one call: those of a step, or as many as keep the arrays of points to some megabytes."""
+    return min(default_draws(dim), max(_LARGE_BLOCK, _BATCH_ELEMENTS // dim))
 
 
 def present_dtype() -> np.dtype:
@@ -48,11 +54,12 @@ class Evaluator:
     def __init__(self, target: Target, batch: int | None = None, dtype: Any = None):
         self.target, self.dim = target, target.dim
         self.dtype = np.dtype(present_dtype() if dtype is None else dtype)
-        self.batch = batch = default_draws(target.dim) if batch is None else batch
+        self.batch = batch = _batch_size(target.dim) if batch is None else batch
         self.count = 0  # points evaluated
         self.compile_seconds = 0.0
         self._on_host = getattr(target.log_density, "values_and_scores_on_host", None)
-        block = _SMALLEST_BLOCK if target.uneven else max(_SMALLEST_BLOCK, _BLOCK_ELEMENTS // target.width)
+        largest = _SMALLEST_BLOCK if target.uneven else _DRAWS if batch <= _DRAWS else _LARGE_BLOCK
+        block = min(largest, max(_SMALLEST_BLOCK, _BLOCK_ELEMENTS // target.width))
         self.block = -(-batch // -(-batch // block))  # equal blocks
         leaves, structure = jax.tree.flatten(target.log_density)
         is_array = [eqx.is_array(leaf) for leaf in leaves]

@@ -10,9 +10,11 @@ from bures.target import Target
 
 _POINTS = 5
 _NEAR, _FAR = 1e4, 1e8  # standard deviations along the direction; 1 where there is no curvature to tell them
+_FALLEN = 100.0  # nats
 _LEVEL = 0.5  # nats; a Gaussian falls by more between the two distances
 _SUSPICIOUS = 1e3  # a mode with standard deviations this large, or this much larger than others, is looked at
 _FLAT = 1e-6  # of the largest curvature
+_LARGEST_DIM = 700  # beyond it the axes of a mode take longer to find than the fit can wait
 _AXES = 4  # of a mode, the widest, that are tried
 _AWAY, _LEAST_FALL = 3.0, 1.0  # standard deviations along an axis, and nats: a Gaussian falls by 4.5
 
@@ -32,14 +34,17 @@ def refuse_improper(
     The directions looked at are those that the search for a mode left without curvature; a target with a clear mode is
     not looked at. A density that grows for ever is left to the fit, which ends as DIVERGED.
     """
+    if target.dim > _LARGEST_DIM:
+        return
     center, axes, candidates = _landscape(evaluator, mode, summits, start)
     if not candidates:
         return
     around = center + rng.standard_normal((_POINTS, target.dim)) @ axes.T
     for direction, length in _both_ways(candidates):
-        far = [around + distance * length * direction for distance in (_NEAR, _FAR)]
-        near, further = np.asarray(evaluator.value(np.concatenate(far)), np.float64).reshape(2, -1)
-        if np.all(np.isfinite(near)) and np.all(np.abs(further - near) < _LEVEL):
+        places = [around + distance * length * direction for distance in (0, _NEAR, _FAR)]
+        here, near, far = np.asarray(evaluator.value(np.concatenate(places)), np.float64).reshape(3, -1)
+        # What has fallen far already may look level only because its values are rounded.
+        if np.all(near > here - _FALLEN) and np.all(np.abs(far - near) < _LEVEL):
             raise ValueError(_message(target.names, direction))
 
 

@@ -26,6 +26,7 @@ def laplace(target: Any, *, init: Any = None, dim: int | None = None, max_iterat
     Raises a ValueError that says why if no mode with negative definite curvature is found.
 
     >>> import jax.numpy as jnp
+    >>> from bures import Target
     >>> target = Target(lambda z: -jnp.sum((z - 1) ** 2 * jnp.array([2.0, 0.5])), dim=2)
     >>> q = laplace(target)
     >>> q.mean.round(4).tolist(), q.covariance.round(4).tolist()

@@ -46,14 +46,17 @@ def climb(
     rounds: int = 25,
     arrived: float = _ARRIVED,
     difference: float = _DIFFERENCE,
+    cautious: bool = False,
 ) -> list[Summit]:
     """Newton's method uphill from each of some points; those without a finite density are left out.
 
     Where the curvature is not that of a maximum its sign is turned, so that every step goes uphill. `axes`, if given,
     are columns of about a standard deviation along which scores are compared at first; else those of the coordinates.
     A climb has arrived when another step promises less than `arrived` nats. Scores are compared at `difference`
-    standard deviations to both sides, ten times that in single precision.
+    standard deviations to both sides, ten times that in single precision. A `cautious` climb tries no step longer than
+    Newton's, for targets that take long to evaluate far away.
     """
+    lengths = _LENGTHS[_LENGTHS <= 1] if cautious else _LENGTHS
     values, scores = evaluate(points)
     rough = values.dtype == np.float32
     z, values, scores = (np.array(x, np.float64) for x in (points, values, scores))
@@ -92,7 +95,7 @@ def climb(
             if not active.size:
                 break
             # The lengths of a step, and the surroundings of its end at full length, which is most often the best.
-            tried = z[active][:, None] + _LENGTHS[:, None] * steps[going][:, None]
+            tried = z[active][:, None] + lengths[:, None] * steps[going][:, None]
             around = _around(tried[:, 0], axes[active], difference)
             found, slopes = evaluate(np.concatenate([tried.reshape(-1, dim), around.reshape(-1, dim)]))
             found, slopes = np.asarray(found, np.float64), np.asarray(slopes, np.float64)

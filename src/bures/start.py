@@ -21,10 +21,11 @@ from bures.target import Target
 from bures.threads import one_blas_thread
 
 EVALUATIONS = 4000  # of a start, its search for modes included, where a few steps do not take more
-_STEPS_WORTH = 4  # steps that a start may cost
+_STEPS_WORTH = 3  # steps that a start may cost
 _MARGIN = 0.1  # nats by which a wide Gaussian must be ahead of a mode's own
 _RANDOM_POINTS = 100  # to try where the initial point has no density
-_NEWTON_DIM = 250  # up to this dimension Newton's method, beyond it quasi-Newton
+_NEWTON_DIM = 30  # up to this dimension Newton's method from the first point on, beyond it quasi-Newton to begin with
+_SEARCHED_DIM = 250  # up to this dimension, climbs from further points
 _DENSE_CURVATURE_DIM = 700  # up to this dimension, differences of scores give the curvature at a mode
 _MODES = 6  # that are kept, the heaviest
 _SCOUTS, _FEW_SCOUTS = 160, 16
@@ -97,7 +98,8 @@ class _Search:
         modes = self.weigh(distinct(summits), 64)
         # Where a mode's own Gaussian is nearly exact, a light search is enough: what it may miss is elsewhere.
         nearly_exact = any(self.dim * mode.variance < 1 for mode in modes)
-        around = self.look([(standard, width, 16 if nearly_exact else 64) for width in self.widths])
+        alone = self.few and modes  # nothing far away is looked at where that may take for ever
+        around = [] if alone else self.look([(standard, w, 16 if nearly_exact else 64) for w in self.widths])
         best = [view.z[np.argmax(view.values)] for view in around[::-1] if np.any(np.isfinite(view.values))]
         if not modes and best:
             summits = sorted([*summits, *self.climb_more(np.array(best))], key=lambda summit: not summit.is_mode)
@@ -105,7 +107,7 @@ class _Search:
         first = next((s for s in summits if s.is_mode), None)
         refuse_improper(self.rng, self.target, self.evaluator, first, summits, point)
         scale = modes[0].gaussian if modes else standard
-        near = np.concatenate([view.z[:16] for view in around[:2]])
+        near = np.concatenate([np.zeros((0, self.dim)), *(view.z[:16] for view in around[:2])])
         modes += self.weigh(self.climb_from_scouts(scale, modes, near), 64)
         modes = sorted(modes, key=lambda mode: -mode.log_mass)[:_MODES]
         shapes = [_gaussian(s) for s in summits[:1] if not s.is_mode and np.all(np.isfinite(s.axes))]
@@ -119,30 +121,32 @@ class _Search:
         return (1,) if self.few else (1, 3) if self.dim > 50 else (1, 3, 10)
 
     def climb_first(self, point: np.ndarray) -> list[Summit]:
-        """From the initial point; in many dimensions by gradients, with curvature by differences where that pays."""
+        """From the initial point; in many dimensions by gradients first, with curvature by differences at the end."""
+        evaluate, each = self.evaluator.value_and_score, 2 * self.dim + 10
         if self.dim <= _NEWTON_DIM:
-            return climb(self.evaluator.value_and_score, point[None], rounds=15 if self.few else 25)
-        found = ascend(self.evaluator.value_and_score, point, evaluations=self.limit // 4)
+            rounds = int(np.clip(0.4 * self.limit / each, 3, 25))
+            return climb(evaluate, point[None], rounds=rounds, cautious=self.few)
+        found = ascend(evaluate, point, evaluations=self.limit // 8)
         if found is None:
             return []
         covariance = found.covariance_times(np.eye(self.dim))
         if self.dim <= _DENSE_CURVATURE_DIM:
             scale = np.diag(np.sqrt(np.maximum(np.abs(np.diagonal(covariance)), 1e-12)))
-            rounds = max(1, min(3, self.left // (3 * self.dim)))
-            return climb(self.evaluator.value_and_score, found.point[None], axes=scale, rounds=rounds)
+            rounds = int(np.clip(0.3 * self.limit / each, 1, 8))
+            return climb(evaluate, found.point[None], axes=scale, rounds=rounds, cautious=self.few)
         axes = linalg.cholesky((covariance + covariance.T) / 2)
         return [Summit(found.point, found.value, axes, np.ones(self.dim), found.gain(), 0)]
 
     def climb_more(self, points: np.ndarray, axes: np.ndarray | None = None, rounds: int = 12) -> list[Summit]:
         """From further points, as many as half of the evaluations left are enough for."""
-        if self.dim > _NEWTON_DIM:
+        if self.dim > _SEARCHED_DIM:
             return []
         room = self.left // 2 // (rounds * (2 * self.dim + 10))
-        return climb(self.evaluator.value_and_score, points[:room], axes=axes, rounds=rounds)
+        return climb(self.evaluator.value_and_score, points[:room], axes=axes, rounds=rounds, cautious=self.few)
 
     def climb_from_scouts(self, scale: Gaussian, known: list[Mode], near: np.ndarray) -> list[Summit]:
         """Modes that scouts from far, and from near the initial point, lead to, other than the known ones."""
-        count = _FEW_SCOUTS if self.few or self.dim > _NEWTON_DIM else _SCOUTS
+        count = _FEW_SCOUTS if self.few or self.dim > _SEARCHED_DIM else int(np.clip(self.left // 20, 16, _SCOUTS))
         reach = _UNEVEN_REACH if self.few else _REACH
         ends, values = scatter(self.rng, self.evaluator, scale, count, reach, also=near)
         places = unknown_places(self.evaluator, ends, values, [mode.gaussian for mode in known], scale)
@@ -291,13 +295,14 @@ _WAY = np.linspace(0, 1, 7)[1:-1]  # places between two points
 
 
 def _gaussian(summit: Summit) -> Gaussian:
-    return Gaussian.unchecked(summit.point, linalg.cholesky_of_square(summit.axes))
+    axes = summit.axes
+    is_factor = axes[0, -1] == 0 and np.array_equal(axes, np.tril(axes)) and np.all(np.diagonal(axes) > 0)
+    return Gaussian.unchecked(summit.point, axes if is_factor else linalg.cholesky_of_square(axes))
 
 
 def _laplace_mass(summit: Summit) -> float:
     """log p plus the log volume of the axes: the log mass but for a constant."""
-    _, log_volume = np.linalg.slogdet(summit.axes)
-    mass = summit.value + float(log_volume)
+    mass = summit.value + float(_gaussian(summit).log_det_chol())
     return mass if math.isfinite(mass) else -math.inf
 
 

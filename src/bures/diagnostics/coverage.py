@@ -23,6 +23,7 @@ _WIDTHS = (3.0, 10.0, 30.0, 100.0)
 _DRAWS = 32  # of each width
 _WIDE_DIM = 50  # beyond this dimension wide draws see nothing
 _HEAVY, _LEAST_MASS, _CLIMBS = math.log(20), math.log(0.002), 4  # draws of wide views to climb from
+_SEARCHED_DIM = 250  # beyond it there is no search again
 _OTHER_SCALE = 3.0  # an approximation this many times wider or narrower than where scouts set out is searched anew
 
 
@@ -92,6 +93,8 @@ def _uncovered_draws(q: Gaussian, log_evidence: float, views: Sequence[View]) ->
 
 
 def _is_other_scale(q: Gaussian, scale: Gaussian) -> bool:
+    if q.dim > _SEARCHED_DIM:
+        return False
     ratio = np.linalg.svd(np.linalg.solve(scale.chol, q.chol), compute_uv=False)
     return bool(ratio[0] > _OTHER_SCALE or ratio[-1] < 1 / _OTHER_SCALE)
 
