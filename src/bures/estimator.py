@@ -305,7 +305,7 @@ def _derivatives(
 
 def _blocked(
     objective: AbstractObjective, log_weights: Float[AnyArray, "M K"], permutations: int
-) -> tuple[Float[Array, ""], Float[Array, "M K"], Float[Array, "M K"]]:
+) -> tuple[Float[AnyArray, ""], Float[AnyArray, "M K"], Float[AnyArray, "M K"]]:
     """The bound and coefficients, averaged over several ways to block the same draws into tuples.
 
     Blocking p pairs draw k of row m with draw k' of row m + p (k' − k): shifts along the rows, under which two
