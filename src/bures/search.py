@@ -146,22 +146,23 @@ def _advance(
 
 
 def scout(
-    evaluate: Evaluate, mean: np.ndarray, chol: np.ndarray, starts: np.ndarray, *, rounds: int
+    evaluate: Evaluate, mean: np.ndarray, chol: np.ndarray, starts: np.ndarray, *, rounds: int, evaluations: int = 10**9
 ) -> tuple[np.ndarray, np.ndarray]:
     """Where many points lead, and log p there: steps of Barzilai and Borwein where N(mean, chol cholᵀ) is standard.
 
-    For a mode of that shape the first step arrives.
+    For a mode of that shape the first step arrives. The rounds end when so many evaluations have been made.
     """
     with np.errstate(all="ignore"):
         values, slopes = _whitened(evaluate, mean, chol, starts)
         kept = np.isfinite(values) & np.all(np.isfinite(slopes), axis=1)
         u, values, slopes = starts[kept], values[kept], slopes[kept]
         lengths = np.ones(len(u))
-        active = np.arange(len(u))
+        active, spent = np.arange(len(u)), len(starts)
         for _ in range(rounds):
             size = np.sum(slopes[active] ** 2, axis=1)
             active = active[(size > 0.01) & (lengths[active] > 1e-8)]
-            if not active.size:
+            spent += active.size
+            if not active.size or spent > evaluations:
                 break
             step = lengths[active, None] * slopes[active]
             # No step is longer than to the other side of the known Gaussian.

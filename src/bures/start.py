@@ -20,15 +20,18 @@ from bures.search import Summit, ascend, climb, scout
 from bures.target import Target
 from bures.threads import one_blas_thread
 
-EVALUATIONS = 4000  # of a start, its search for modes included, where a few steps do not take more
+# Evaluations of a start, its search for modes included, where a few steps do not take more: from a mode whose Gaussian
+# is nearly exact, and from others, whose steps take more draws and are ten at least.
+EVALUATIONS, _MORE_EVALUATIONS = 3000, 4400
 _STEPS_WORTH = 3  # steps that a start may cost
 _MARGIN = 0.1  # nats by which a wide Gaussian must be ahead of a mode's own
 _RANDOM_POINTS = 100  # to try where the initial point has no density
 _NEWTON_DIM = 30  # up to this dimension Newton's method from the first point on, beyond it quasi-Newton to begin with
 _SEARCHED_DIM = 250  # up to this dimension, climbs from further points
 _DENSE_CURVATURE_DIM = 700  # up to this dimension, differences of scores give the curvature at a mode
+_AROUND, _BEST = 128, (4, 3, 1)  # draws of each width around the initial point, and how many to climb from
 _MODES = 6  # that are kept, the heaviest
-_SCOUTS, _FEW_SCOUTS = 160, 16
+_SCOUTS, _FEW_SCOUTS = 250, 16
 _NEAR = 12.0  # standard deviations up to which half of the scouts start
 _REACH = 100.0  # how far scouts start, in standard deviations of the heaviest mode
 _UNEVEN_REACH = 3.0  # the same where evaluations far away may take for ever
@@ -98,16 +101,21 @@ class _Search:
         modes = self.weigh(distinct(summits), 64)
         # Where a mode's own Gaussian is nearly exact, a light search is enough: what it may miss is elsewhere.
         nearly_exact = any(self.dim * mode.variance < 1 for mode in modes)
+        if not nearly_exact:
+            self.limit = max(self.limit, _MORE_EVALUATIONS)
         alone = self.few and modes  # nothing far away is looked at where that may take for ever
-        around = [] if alone else self.look([(standard, w, 16 if nearly_exact else 64) for w in self.widths])
-        best = [view.z[np.argmax(view.values)] for view in around[::-1] if np.any(np.isfinite(view.values))]
-        if not modes and best:
-            summits = sorted([*summits, *self.climb_more(np.array(best))], key=lambda summit: not summit.is_mode)
-            modes = self.weigh(distinct(summits), 64)
+        around = [] if alone else self.look([(standard, w, 32 if nearly_exact else _AROUND) for w in self.widths])
+        ranked = [(view, np.argsort(-view.values)[:count]) for view, count in zip(around, _BEST, strict=False)]
+        best = [view.z[i] for view, order in ranked for i in order if np.isfinite(view.values[i])]
+        if best and not alone:
+            places = self.not_above(modes, np.array(best)) if nearly_exact else np.array(best)
+            summits = sorted([*summits, *self.climb_more(places, rounds=15)], key=lambda summit: not summit.is_mode)
+            modes += self.weigh(distinct(summits, [mode.gaussian for mode in modes]), 64)
         first = next((s for s in summits if s.is_mode), None)
         refuse_improper(self.rng, self.target, self.evaluator, first, summits, point)
+        modes = sorted(modes, key=lambda mode: -mode.log_mass)
         scale = modes[0].gaussian if modes else standard
-        near = np.concatenate([np.zeros((0, self.dim)), *(view.z[:16] for view in around[:2])])
+        near = np.concatenate([np.zeros((0, self.dim)), *(view.z[:32] for view in around)])
         modes += self.weigh(self.climb_from_scouts(scale, modes, near), 64)
         modes = sorted(modes, key=lambda mode: -mode.log_mass)[:_MODES]
         shapes = [_gaussian(s) for s in summits[:1] if not s.is_mode and np.all(np.isfinite(s.axes))]
@@ -138,17 +146,28 @@ class _Search:
         return [Summit(found.point, found.value, axes, np.ones(self.dim), found.gain(), 0)]
 
     def climb_more(self, points: np.ndarray, axes: np.ndarray | None = None, rounds: int = 12) -> list[Summit]:
-        """From further points, as many as half of the evaluations left are enough for."""
+        """From further points, as many as the evaluations left are enough for; most need half of their rounds."""
         if self.dim > _SEARCHED_DIM:
             return []
-        room = self.left // 2 // (rounds * (2 * self.dim + 10))
+        room = max(1, self.left // (rounds * (2 * self.dim + 10)))
         return climb(self.evaluator.value_and_score, points[:room], axes=axes, rounds=rounds, cautious=self.few)
+
+    def not_above(self, modes: list[Mode], points: np.ndarray) -> np.ndarray:
+        """The points that may lead elsewhere than to a known mode: log p is not concave all the way to it."""
+        for mode in modes:
+            ways = points[:, None] + _STEPS[:, None] * (mode.gaussian.mean - points)[:, None]
+            values = np.asarray(self.evaluator.value(ways.reshape(-1, self.dim)), np.float64)
+            turns = np.diff(values.reshape(len(points), -1), n=2, axis=1)
+            points = points[~np.all(turns < 0, axis=1)]
+            if not len(points):
+                break
+        return points
 
     def climb_from_scouts(self, scale: Gaussian, known: list[Mode], near: np.ndarray) -> list[Summit]:
         """Modes that scouts from far, and from near the initial point, lead to, other than the known ones."""
-        count = _FEW_SCOUTS if self.few or self.dim > _SEARCHED_DIM else int(np.clip(self.left // 20, 16, _SCOUTS))
+        count = _FEW_SCOUTS if self.few or self.dim > _SEARCHED_DIM else int(np.clip(self.left // 8, 16, _SCOUTS))
         reach = _UNEVEN_REACH if self.few else _REACH
-        ends, values = scatter(self.rng, self.evaluator, scale, count, reach, also=near)
+        ends, values = scatter(self.rng, self.evaluator, scale, count, reach, also=near, evaluations=self.left // 2)
         places = unknown_places(self.evaluator, ends, values, [mode.gaussian for mode in known], scale)
         found = self.climb_more(places, np.asarray(scale.chol), 8)
         return distinct(found, [mode.gaussian for mode in known])
@@ -252,17 +271,19 @@ def scatter(
     count: int,
     reach: float,
     also: np.ndarray | None = None,
+    evaluations: int = 1000,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Where scouts lead that start up to `reach` standard deviations of a Gaussian away, and log p there.
 
-    Half of them start near, where a narrow mode is as likely as far away. `also` are further points to start from.
+    Half of them start near, where a narrow mode is as likely as far away. `also` are further points to start from. The
+    scouts share a number of evaluations, which most need little of.
     """
     near, far = rng.uniform(1, min(_NEAR, reach), count // 2), np.exp(rng.uniform(0, math.log(reach), -(-count // 2)))
     distances = np.concatenate([near, far])[:, None]
     starts = distances * rng.standard_normal((count, scale.dim))
     if also is not None and len(also):
         starts = np.concatenate([starts, scale.whiten(also)])
-    ends, values = scout(evaluator.value_and_score, scale.mean, scale.chol, starts, rounds=12)
+    ends, values = scout(evaluator.value_and_score, scale.mean, scale.chol, starts, rounds=12, evaluations=evaluations)
     return scale.push(ends), values
 
 
@@ -292,6 +313,7 @@ def unknown_places(
 
 
 _WAY = np.linspace(0, 1, 7)[1:-1]  # places between two points
+_STEPS = np.linspace(0, 1, 6)  # the same, ends included
 
 
 def _gaussian(summit: Summit) -> Gaussian:

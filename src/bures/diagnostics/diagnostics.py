@@ -19,7 +19,8 @@ from bures.target import Target
 
 _CLOSE = 0.9  # nESS from which plain draws are as good as corrected ones
 _SPLITS = 10  # of the draws, to measure how well their weighted moments are known
-_MEAN_ERROR, _DEVIATION_ERROR, _EFFECTIVE = 0.05, 0.1, 200  # of a correction that works: in sd, in shares, in draws
+# Of a correction that works, and of one that may: errors of means in sd, of sds in shares, and effective draws.
+_WORKS, _MAY_WORK = (0.04, 0.08, 1000), (0.05, 0.1, 500)
 _HEAVIEST = 1.2  # k̂ of a close fit whose far tails alone are lighter than the target's
 _LARGEST = 0.005  # share of the heaviest draw in the weight of all
 _ROUNDED = 0.05  # nats of rounding in log p that matter
@@ -51,8 +52,17 @@ class Correction:
 
     @property
     def works(self) -> bool:
-        precise = self.mean_error < _MEAN_ERROR and self.deviation_error < _DEVIATION_ERROR
-        return precise and self.effective >= _EFFECTIVE
+        """Whether the weights know the moments well."""
+        return self._reaches(*_WORKS)
+
+    @property
+    def may_work(self) -> bool:
+        """Whether they nearly do."""
+        return self._reaches(*_MAY_WORK)
+
+    def _reaches(self, mean_error: float, deviation_error: float, effective: float) -> bool:
+        precise = self.mean_error < mean_error and self.deviation_error < deviation_error
+        return precise and self.effective >= effective
 
     @property
     def is_even(self) -> bool:
@@ -114,9 +124,10 @@ class Diagnostics:
             return Verdict.HEAVY_TAILS if heavy else Verdict.CLOSE
         if self.correction.is_even:
             return Verdict.USABLE
-        if not self.correction.works or self.khat - 2 * self.khat_error > 1:
+        if not self.correction.may_work or self.khat - 2 * self.khat_error > 1:
             return Verdict.UNTRUSTED
-        return Verdict.USABLE if self.khat + 2 * self.khat_error < 1 else Verdict.UNDECIDED
+        sure = self.correction.works and self.khat + 2 * self.khat_error < 1
+        return Verdict.USABLE if sure else Verdict.UNDECIDED
 
     @property
     def is_light(self) -> bool:
@@ -132,7 +143,7 @@ class Diagnostics:
         elif self.verdict is Verdict.MASS_OUTSIDE:
             text = text.format(share=100 * self.coverage.outside)
         elif self.verdict is Verdict.UNDECIDED:
-            text = text.format(khat=self.khat, error=self.khat_error)
+            text = text.format(khat=self.khat, error=self.khat_error, means=self.correction.mean_error)
         elif self.verdict is Verdict.USABLE and not self.is_light:
             text = _CORRECTED.format(khat=self.khat, means=self.correction.mean_error)
         elif self.verdict is Verdict.CLOSE:
@@ -193,9 +204,9 @@ _MESSAGES = {
     Verdict.CLOSE: "The approximation is close to the target: use its draws as they are, or resample them.",
     Verdict.USABLE: "Usable: take fit.resample draws, which importance weights correct, instead of plain ones.",
     Verdict.UNDECIDED: (
-        "Undecided: the weights seem to correct the moments, but k̂ = {khat:.2f} ± {error:.2f}. If it is below 1, "
-        "fit.resample draws can be used; if above, their weights are too heavy-tailed to correct anything. More draws, "
-        "fit.diagnose(key, 100_000), may tell; MCMC started from here will."
+        "Undecided: the weights seem to know the means to {means:.2f} standard deviations, but k̂ = {khat:.2f} ± "
+        "{error:.2f}. If it is below 1, fit.resample draws can be used; if above, the weights are too heavy-tailed to "
+        "correct anything. More draws, fit.diagnose(key, 100_000), may tell; MCMC started from here will."
     ),
     Verdict.SEVERAL_MODES: "",
     Verdict.MASS_OUTSIDE: (
