@@ -22,14 +22,14 @@ from bures.threads import one_blas_thread
 
 # Evaluations of a start, its search for modes included, where a few steps do not take more: from a mode whose Gaussian
 # is nearly exact, and from others, whose steps take more draws and are ten at least.
-EVALUATIONS, _MORE_EVALUATIONS = 3000, 4400
+EVALUATIONS, _MORE_EVALUATIONS = 2800, 3100
 _STEPS_WORTH = 3  # steps that a start may cost
 _MARGIN = 0.1  # nats by which a wide Gaussian must be ahead of a mode's own
 _RANDOM_POINTS = 100  # to try where the initial point has no density
 _NEWTON_DIM = 30  # up to this dimension Newton's method from the first point on, beyond it quasi-Newton to begin with
 _SEARCHED_DIM = 250  # up to this dimension, climbs from further points
 _DENSE_CURVATURE_DIM = 700  # up to this dimension, differences of scores give the curvature at a mode
-_AROUND, _BEST = 128, (4, 3, 1)  # draws of each width around the initial point, and how many to climb from
+_AROUND, _BEST = 100, (4, 3, 1)  # draws of each width around the initial point, and how many to climb from
 _MODES = 6  # that are kept, the heaviest
 _SCOUTS, _FEW_SCOUTS = 250, 16
 _NEAR = 12.0  # standard deviations up to which half of the scouts start
@@ -120,7 +120,7 @@ class _Search:
         modes = sorted(modes, key=lambda mode: -mode.log_mass)[:_MODES]
         shapes = [_gaussian(s) for s in summits[:1] if not s.is_mode and np.all(np.isfinite(s.axes))]
         views = [(view, standard, width) for view, width in zip(around, self.widths, strict=False)]
-        views += self.look_wider(modes, shapes, 32 if nearly_exact else 128)
+        views += self.look_wider(modes, shapes, 32 if nearly_exact else 64)
         return choose(standard, views, modes)._replace(modes=tuple(modes), scale=scale)
 
     @property
@@ -288,16 +288,21 @@ def scatter(
 
 
 def unknown_places(
-    evaluator: Evaluator, ends: np.ndarray, values: np.ndarray, known: list[Gaussian], scale: Gaussian
+    evaluator: Evaluator,
+    ends: np.ndarray,
+    values: np.ndarray,
+    known: list[Gaussian],
+    scale: Gaussian,
+    most: int = 2 * _MODES,
 ) -> np.ndarray:
-    """The ends of scouts, the highest first, that are apart from the known Gaussians and from each other.
+    """At most so many ends of scouts, the highest first, that are apart from the known Gaussians and from each other.
 
     An end is the same hill as a higher place if log p does not dip on the straight way between them.
     """
     dim = ends.shape[1]
     places: list[int] = []
     for i in np.argsort(-values):
-        if not np.isfinite(values[i]) or len(places) >= 2 * _MODES:
+        if not np.isfinite(values[i]) or len(places) >= most:
             break
         near_known = any(np.linalg.norm(q.whiten(ends[i : i + 1])) < 3 * _SAME for q in known)
         near_other = any(np.linalg.norm(scale.whiten((ends[i] - ends[j])[None] + scale.mean)) < _SAME for j in places)

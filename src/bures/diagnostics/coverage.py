@@ -24,7 +24,7 @@ _DRAWS = 32  # of each width
 _WIDE_DIM = 50  # beyond this dimension wide draws see nothing
 _HEAVY, _LEAST_MASS, _CLIMBS = math.log(20), math.log(0.002), 4  # draws of wide views to climb from
 _SEARCHED_DIM = 250  # beyond it there is no search again
-_CLIMB_EVALUATIONS = 400
+_CLIMB_EVALUATIONS = 300
 _OTHER_SCALE = 3.0  # an approximation this many times wider or narrower than where scouts set out is searched anew
 
 
@@ -72,7 +72,7 @@ def search_again(
         if not uneven and (scale is None or _is_other_scale(q, scale)):
             ends, values = scatter(rng, evaluator, q, 64, reach, evaluations=256)
             known = [q, *(mode.gaussian for mode in modes)]
-            places = np.concatenate([places, unknown_places(evaluator, ends, values, known, q)])
+            places = np.concatenate([places, unknown_places(evaluator, ends, values, known, q, 4)])
         room = max(1, _CLIMB_EVALUATIONS // (8 * (2 * q.dim + 10)))
         rounds = 8 if q.dim <= _SEARCHED_DIM else 0
         found = climb(evaluator.value_and_score, places[:room], axes=np.asarray(q.chol), rounds=rounds)
