@@ -15,6 +15,7 @@ _LEVEL = 0.5  # nats; a Gaussian falls by more between the two distances
 _SUSPICIOUS = 1e3  # a mode with standard deviations this large, or this much larger than others, is looked at
 _FLAT = 1e-6  # of the largest curvature
 _LARGEST_DIM = 700  # beyond it the axes of a mode take longer to find than the fit can wait
+_DIRECTIONS = 8  # without curvature, where there is no mode
 _AXES = 4  # of a mode, the widest, that are tried
 _AWAY, _LEAST_FALL = 3.0, 1.0  # standard deviations along an axis, and nats: a Gaussian falls by 4.5
 
@@ -63,7 +64,8 @@ def _landscape(
     lengths = np.linalg.norm(end.axes, axis=0)
     flat = np.flatnonzero((np.abs(end.curvature) < 0.5) | (lengths**2 >= np.min(lengths) ** 2 / _FLAT))
     axes = end.axes / np.maximum(lengths, 1)
-    return end.point, axes, [(end.point - start, 1.0), *((end.axes[:, i], 1.0) for i in flat)]
+    longest = flat[np.argsort(-lengths[flat])][:_DIRECTIONS]
+    return end.point, axes, [(end.point - start, 1.0), *((end.axes[:, i], 1.0) for i in longest)]
 
 
 def _level_axes(evaluator: Evaluator, mode: Summit, vectors: np.ndarray, deviations: np.ndarray) -> list[int]:

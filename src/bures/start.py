@@ -22,14 +22,14 @@ from bures.threads import one_blas_thread
 
 # Evaluations of a start, its search for modes included, where a few steps do not take more: from a mode whose Gaussian
 # is nearly exact, and from others, whose steps take more draws and are ten at least.
-EVALUATIONS, _MORE_EVALUATIONS = 2800, 3100
+EVALUATIONS, _MORE_EVALUATIONS = 2800, 3800
 _STEPS_WORTH = 3  # steps that a start may cost
 _MARGIN = 0.1  # nats by which a wide Gaussian must be ahead of a mode's own
 _RANDOM_POINTS = 100  # to try where the initial point has no density
-_NEWTON_DIM = 30  # up to this dimension Newton's method from the first point on, beyond it quasi-Newton to begin with
-_SEARCHED_DIM = 250  # up to this dimension, climbs from further points
+_NEWTON_DIM = 250  # up to this dimension Newton's method from the first point on, beyond it quasi-Newton to begin with
 _DENSE_CURVATURE_DIM = 700  # up to this dimension, differences of scores give the curvature at a mode
 _AROUND, _BEST = 100, (4, 3, 1)  # draws of each width around the initial point, and how many to climb from
+_LEAST_ROUNDS = 4  # of a climb that may arrive
 _MODES = 6  # that are kept, the heaviest
 _SCOUTS, _FEW_SCOUTS = 250, 16
 _NEAR = 12.0  # standard deviations up to which half of the scouts start
@@ -147,10 +147,14 @@ class _Search:
 
     def climb_more(self, points: np.ndarray, axes: np.ndarray | None = None, rounds: int = 12) -> list[Summit]:
         """From further points, as many as the evaluations left are enough for; most need half of their rounds."""
-        if self.dim > _SEARCHED_DIM:
+        if self.dim > _NEWTON_DIM:
             return []
-        room = max(1, self.left // (rounds * (2 * self.dim + 10)))
-        return climb(self.evaluator.value_and_score, points[:room], axes=axes, rounds=rounds, cautious=self.few)
+        each = 2 * self.dim + 10
+        rounds = min(rounds, self.left // each)
+        if rounds < _LEAST_ROUNDS:
+            return []
+        points = points[: max(1, self.left // (rounds * each))]
+        return climb(self.evaluator.value_and_score, points, axes=axes, rounds=rounds, cautious=self.few)
 
     def not_above(self, modes: list[Mode], points: np.ndarray) -> np.ndarray:
         """The points that may lead elsewhere than to a known mode: log p is not concave all the way to it."""
@@ -165,7 +169,7 @@ class _Search:
 
     def climb_from_scouts(self, scale: Gaussian, known: list[Mode], near: np.ndarray) -> list[Summit]:
         """Modes that scouts from far, and from near the initial point, lead to, other than the known ones."""
-        count = _FEW_SCOUTS if self.few or self.dim > _SEARCHED_DIM else int(np.clip(self.left // 8, 16, _SCOUTS))
+        count = _FEW_SCOUTS if self.few or self.dim > _NEWTON_DIM else int(np.clip(self.left // 8, 16, _SCOUTS))
         reach = _UNEVEN_REACH if self.few else _REACH
         ends, values = scatter(self.rng, self.evaluator, scale, count, reach, also=near, evaluations=self.left // 2)
         places = unknown_places(self.evaluator, ends, values, [mode.gaussian for mode in known], scale)
