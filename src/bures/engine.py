@@ -68,11 +68,6 @@ class Evaluator:
         shapes = tuple((array.shape, str(array.dtype)) for array in self._arrays)
         self._signature = hash((self._static, self.block, self.batch, str(self.dtype), shapes))
 
-    @property
-    def is_cheap_in_batches(self) -> bool:
-        """Whether a call of few points costs as much as one of `batch` points."""
-        return self._on_host is None and self.block == self.batch
-
     def value_and_score(self, z: Float[np.ndarray, "n dim"]) -> tuple[np.ndarray, np.ndarray]:
         """log p (n,) and ∇log p (n, dim)."""
         z = np.ascontiguousarray(z, self.dtype)

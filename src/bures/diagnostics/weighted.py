@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from bures.arrays import to_host
-from bures.check import check_key, check_positive_integer
+from bures.check import check_key, check_positive_integer, fail
 from bures.diagnostics.pareto import Tail, fit_tail, rounding, smooth_log_weights
 from bures.draws import host_generator
 from bures.engine import Evaluator
@@ -116,8 +116,6 @@ def log_evidence(log_weights: Any) -> tuple[float, float]:
 
 def forward_kl(key: Key[Array, ""], target: Target, q: Gaussian, *, num_samples: int = 10_000) -> tuple[float, float]:
     """KL(p ‖ q) = E_p[log p − log q] with its standard error, for a normalised target that can be sampled."""
-    from bures.check import fail
-
     check_key(key)
     if target.sample is None:
         raise fail("target", "one with a `sample` function", target.log_density, "Use q.kl between Gaussians instead.")
