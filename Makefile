@@ -34,7 +34,7 @@ test: .venv/test.stamp
 
 # The lane for everyday work: lint, types, and the core tests.
 CORE := $(addprefix tests/test_,gaussian.py linalg.py engine.py search.py start.py integrable.py newton.py diagnostics.py \
-	judgement.py target.py storage.py support.py)
+	judgement.py target.py support.py)
 quick: .venv/test.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
