@@ -186,3 +186,16 @@ def test_a_step_of_a_large_model_is_reached_at_once():
     start = find_start(host_generator(jax.random.key(0)), target, evaluator, 10_000)
     assert evaluator.count < 20_000
     assert np.all(np.isfinite(start.approximation.chol))
+
+
+def test_an_interrupt_of_the_judgement_does_not_lose_the_fit(monkeypatch):
+    from bures.fitting import result
+
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(result, "judge", interrupted)
+        fit = bures.fit(bures.models.gaussian(2), key=jax.random.key(0))
+    assert fit.evaluations.judgement == 0
+    assert fit.diagnostics.verdict is Verdict.CLOSE

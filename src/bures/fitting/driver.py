@@ -1,5 +1,6 @@
 """`fit`: the driver of the steps, on the host or in compiled calls, with stopping and an honest outcome."""
 
+import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterator
@@ -101,7 +102,8 @@ def fit(
     begun = Fit(to_device(q), empty, ((0, to_device(q)),), target, method, key, loop, Outcome.MAX_STEPS.value, record)
     result = _run(begun, evaluator, num_steps or _MAX_STEPS, tolerance, progress, callback)
     if num_steps is None:
-        result.judgement  # noqa: B018 - made now, while the target is at hand
+        with contextlib.suppress(KeyboardInterrupt):  # the fit is not lost: it is judged when it is first asked for
+            result.judgement  # noqa: B018 - made now, while the target is at hand
     return result
 
 
