@@ -18,16 +18,22 @@ from bures import (
 )
 from bures.diagnostics import Diagnostics as Diagnostics
 from bures.estimator import (
-    Estimate as Estimate,
     Price as Price,
     Reparameterised as Reparameterised,
     Stein as Stein,
     bw_gradient as bw_gradient,
     wasserstein_gradient as wasserstein_gradient,
 )
+from bures.family import (
+    FullRank as FullRank,
+    Gaussian as Gaussian,
+    LowRank as LowRank,
+    LowRankGaussian as LowRankGaussian,
+    MeanField as MeanField,
+)
+from bures.field import Estimate as Estimate, Field as Field
 from bures.fitting import Fit as Fit, fit as fit
 from bures.frontends import numpyro as numpyro, pymc as pymc, stan as stan
-from bures.gaussian import Gaussian as Gaussian
 from bures.geometry import (
     BuresWasserstein as BuresWasserstein,
     Euclidean as Euclidean,

@@ -1,8 +1,8 @@
-"""Estimators: (key, q, target, objective) -> an estimate of the Bures–Wasserstein gradient.
+"""Estimators: (noise, q, target, objective) -> the field, the Wasserstein gradient of a bound at draws of q.
 
-The gradient at q = N(m, Σ) is the affine map z ↦ a + S (z − m) with a = E[A s] and S = E[A H + B s sᵀ], where
-s and H are the score and Hessian of the log weight ℓ = log p − log q (Proposition 2 of the paper). The gradient of
-the bound in (m, L) is K a and tril(K S L), so the same estimate drives every geometry.
+For full Gaussians N(m, Σ) its projection is the affine map z ↦ a + S (z − m) with a = E[A s] and S = E[A H + B s sᵀ],
+where s and H are the score and Hessian of the log weight ℓ = log p − log q (Proposition 2 of the paper). The gradient
+of the bound in (m, L) is K a and tril(K S L). Other families keep less of S.
 """
 
 import functools
@@ -17,7 +17,9 @@ from jaxtyping import Array, Float, Key
 from bures import draws as noise_sources, linalg
 from bures.arrays import AnyArray, Module, namespace
 from bures.check import check_key, check_option, check_part, check_positive_integer, fail
-from bures.gaussian import Gaussian
+from bures.family.approximation import AbstractApproximation
+from bures.family.gaussian import Gaussian
+from bures.field import Dense, Estimate, Field, Operator, Path, Stein as SteinSlope
 from bures.objective import AbstractObjective
 from bures.target import Target
 
@@ -31,18 +33,6 @@ def _check_count(M: Any) -> int:
 
 def _check_permutations(count: Any) -> int:
     return check_positive_integer("permutations", count, "1 uses each draw in one tuple.")
-
-
-class Estimate(NamedTuple):
-    """An unbiased estimate of the gradient of a bound at q: the seam between objectives and geometries."""
-
-    a: Float[AnyArray, " dim"]
-    S: Float[AnyArray, "dim dim"]  # symmetric in expectation; a geometry that needs symmetry takes the symmetric part
-    entropy_score: Float[AnyArray, " dim"]  # the part of `a` that −∇log q contributed; zero in expectation if K = 1
-    mean_A: Float[AnyArray, ""]  # over all draws, so that it cannot vanish: at least 1/K²
-    log_weights: Float[AnyArray, "M K"]
-    bound: Float[AnyArray, ""]
-    K: int
 
 
 class Cost(NamedTuple):
@@ -63,18 +53,26 @@ class AbstractEstimator(Module):
         _check_count(self.M)
         check_option("draws", self.draws, tuple(_SOURCES))
 
-    def noise(self, source: noise_sources.Source, q: Gaussian, K: int) -> Float[AnyArray, "M K dim"]:
+    def noise(self, source: noise_sources.Source, q: AbstractApproximation, K: int) -> Float[AnyArray, "M K dim"]:
         """Standard normal noise from a key or a generator: rows of a tuple are independent whatever the kind."""
         return _SOURCES[self.draws](source, self.M, K * q.dim, q.mean.dtype).reshape(self.M, K, q.dim)
 
     @eqx.filter_jit
-    def __call__(self, key: Key[Array, ""], q: Gaussian, target: Target, objective: AbstractObjective) -> Estimate:
+    def __call__(
+        self, key: Key[Array, ""], q: AbstractApproximation, target: Target, objective: AbstractObjective
+    ) -> Estimate:
         return self.estimate(self.noise(key, q, objective.K), q, target, objective)
 
     def estimate(
-        self, noise: Float[AnyArray, "M K dim"], q: Gaussian, target: Any, objective: AbstractObjective
+        self, noise: Float[AnyArray, "M K dim"], q: AbstractApproximation, target: Any, objective: AbstractObjective
     ) -> Estimate:
-        """The estimate from given noise; `target` is a `Target`, or an `Evaluator` of one on the host."""
+        """The field of given noise, projected onto the tangent space of q's family."""
+        return q.project(self.field(noise, q, target, objective))
+
+    def field(
+        self, noise: Float[AnyArray, "M K dim"], q: AbstractApproximation, target: Any, objective: AbstractObjective
+    ) -> Field:
+        """The field at the draws of given noise; `target` is a `Target`, or an `Evaluator` of one on the host."""
         raise NotImplementedError
 
     def cost(self, objective: AbstractObjective) -> Cost:
@@ -104,13 +102,12 @@ class Price(AbstractEstimator):
     def __check_init__(self):
         _check_blocks(self)
 
-    def estimate(self, noise, q, target, objective):
+    def field(self, noise, q, target, objective):
         at = _derivatives(noise, q, target, objective, self.indices, self.permutations)
         n = at.A.size
         hessian = target.weighted_hessian(at.A / n, at.z)
-        S = hessian + namespace(at.A).mean(at.A) * (at.inverse_chol.T @ at.inverse_chol)
-        S = S + (at.score.T * (at.B / n)) @ at.score
-        return at.finish(S, objective)
+        S = hessian + namespace(at.A).mean(at.A) * q.precision().matrix()
+        return at.finish(Dense(S + (at.score.T * (at.B / n)) @ at.score), objective)
 
     def cost(self, objective):
         derivatives = self.M * (objective.K if self.indices == "all" else 1)
@@ -131,11 +128,10 @@ class Stein(AbstractEstimator):
     def __check_init__(self):
         _check_blocks(self)
 
-    def estimate(self, noise, q, target, objective):
+    def field(self, noise, q, target, objective):
         at = _derivatives(noise, q, target, objective, self.indices, self.permutations)
-        moment = (at.noise.T * (at.A / at.A.size)) @ at.score
-        S = linalg.symmetrise(at.inverse_chol.T @ moment)
-        return at.finish(S, objective)
+        weighted = at.entropy_scores * (at.A / at.A.size)[:, None]
+        return at.finish(SteinSlope(weighted, at.score), objective)
 
     def cost(self, objective):
         return Cost(self.M * objective.K, self.M * (objective.K if self.indices == "all" else 1), 0)
@@ -151,18 +147,21 @@ class Reparameterised(AbstractEstimator):
     M: int = eqx.field(static=True, default=100, converter=_check_count)
     draws: str = eqx.field(static=True, default="iid")
 
-    def estimate(self, noise, q, target, objective):
+    def field(self, noise, q, target, objective):
         M, K, dim = noise.shape
         values, score = target.value_and_score(q.push(noise).reshape(-1, dim))
         log_weights = values.reshape(M, K) - q.log_prob_of_noise(noise)
         xp = namespace(log_weights)
         g, A, _ = objective.coefficients(log_weights)
-        weighted = xp.where((g != 0).reshape(-1, 1), g.reshape(-1, 1) * score, 0) / M
-        inverse_chol = linalg.inverse_lower(q.chol)
-        chol_gradient = weighted.T @ noise.reshape(-1, dim) + inverse_chol.T
-        return Estimate(
-            a=xp.sum(weighted, axis=0) / K,
-            S=chol_gradient @ inverse_chol / K,
+        g, noise = g.reshape(-1, 1), noise.reshape(-1, dim)
+        entropy_scores = q.precision_times_noise(noise)
+        weighted = xp.where(g != 0, g * score, 0) / (M * K)
+        return Field(
+            noise=noise,
+            score=xp.where(g != 0, score + entropy_scores, 0),
+            weight=g[:, 0] / (M * K),
+            a=xp.sum(weighted, axis=0),
+            slope=Path(weighted, entropy_scores, q.precision(), K),
             entropy_score=xp.zeros_like(q.mean),
             mean_A=xp.mean(A),
             log_weights=log_weights,
@@ -175,9 +174,15 @@ class Reparameterised(AbstractEstimator):
 
 
 def bw_gradient(
-    key: Key[Array, ""], q: Gaussian, target: Target, objective: AbstractObjective, estimator: AbstractEstimator
-) -> tuple[Float[Array, " dim"], Float[Array, "dim dim"]]:
+    key: Key[Array, ""],
+    q: AbstractApproximation,
+    target: Target,
+    objective: AbstractObjective,
+    estimator: AbstractEstimator,
+) -> tuple[Float[Array, " dim"], Any]:
     """The Bures–Wasserstein gradient of a bound at q: (a, S) of the affine map z ↦ a + S (z − m).
+
+    S is the matrix for a full Gaussian, and what the family keeps of it for others.
 
     >>> from bures import ELBO
     >>> target = Target(lambda z: -jnp.sum((z - 1.0) ** 2) / 2, dim=2)
@@ -192,7 +197,7 @@ def bw_gradient(
     check_part("objective", objective, AbstractObjective, "bures.IWELBO(K=5)")
     check_part("estimator", estimator, AbstractEstimator, "bures.Price(M=100)")
     estimate = estimator(key, q, target, objective)
-    return estimate.a, linalg.symmetrise(estimate.S)
+    return estimate.a, linalg.symmetrise(estimate.S) if isinstance(q, Gaussian) else estimate.S
 
 
 @eqx.filter_jit
@@ -202,16 +207,16 @@ def _wasserstein_gradient(key, z, q, target, objective, M):
     value, score = target.value_and_score(z[None])
     own = jnp.broadcast_to(value - q.log_prob(z), (M, 1))
     A = objective.coefficients(jnp.concatenate([others, own], axis=1)).A[:, -1]
-    inverse_chol = linalg.inverse_lower(q.chol)
+    entropy_score = q.precision_times_noise(q.whiten(z)[None])[0]
     mean_A = jnp.mean(A)
     # Outside the support the weight is zero, whatever the score.
-    return jnp.where(mean_A != 0, mean_A * (score[0] + q.whiten(z) @ inverse_chol), 0)
+    return jnp.where(mean_A != 0, mean_A * (score[0] + entropy_score), 0)
 
 
 def wasserstein_gradient(
     key: Key[Array, ""],
     z: Float[Array, " dim"],
-    q: Gaussian,
+    q: AbstractApproximation,
     target: Target,
     objective: AbstractObjective,
     M: int = 100,
@@ -230,9 +235,9 @@ def wasserstein_gradient(
     return _wasserstein_gradient(key, z, q, target, objective, M)
 
 
-def check_dimensions(q: Gaussian, target: Target) -> None:
-    """The Gaussian and the target live on the same space."""
-    if not isinstance(q, Gaussian):
+def check_dimensions(q: AbstractApproximation, target: Target) -> None:
+    """The approximation and the target live on the same space."""
+    if not isinstance(q, AbstractApproximation):
         raise fail("q", "a bures.Gaussian", q, "Make one with Gaussian.from_moments(mean, covariance).")
     if q.dim != target.dim:
         raise fail("q", f"a Gaussian on R^{target.dim}, where the target lives", q.mean, "Match the dimensions.")
@@ -259,20 +264,30 @@ class _Derivatives(NamedTuple):
     score: Float[AnyArray, "n dim"]
     A: Float[AnyArray, " n"]
     B: Float[AnyArray, " n"]
-    entropy_score: Float[AnyArray, " dim"]
+    entropy_scores: Float[AnyArray, "n dim"]  # Σ⁻¹ (z − m), that is −∇log q
     mean_A: Float[AnyArray, ""]
-    inverse_chol: Float[AnyArray, "dim dim"]
     log_weights: Float[AnyArray, "M K"]
     bound: Float[AnyArray, ""]
 
-    def finish(self, S: Float[AnyArray, "dim dim"], objective: AbstractObjective) -> Estimate:
-        a = self.A @ self.score / self.A.size
-        return Estimate(a, S, self.entropy_score, self.mean_A, self.log_weights, self.bound, objective.K)
+    def finish(self, slope: Operator, objective: AbstractObjective) -> Field:
+        n = self.A.size
+        return Field(
+            self.noise,
+            self.score,
+            self.A / n,
+            self.A @ self.score / n,
+            slope,
+            self.A @ self.entropy_scores / n,
+            self.mean_A,
+            self.log_weights,
+            self.bound,
+            objective.K,
+        )
 
 
 def _derivatives(
     noise: Float[AnyArray, "M K dim"],
-    q: Gaussian,
+    q: AbstractApproximation,
     target: Any,
     objective: AbstractObjective,
     indices: str,
@@ -296,11 +311,9 @@ def _derivatives(
 
     # A draw of weight zero (outside the support, say) contributes nothing, whatever its derivatives are.
     active = (A != 0)[:, None]
-    inverse_chol = linalg.inverse_lower(q.chol)
-    entropy_scores = noise @ inverse_chol
+    entropy_scores = q.precision_times_noise(noise)
     score = xp.where(active, score + entropy_scores, 0)
-    entropy_score = A @ entropy_scores / A.size
-    return _Derivatives(z, noise, score, A, B, entropy_score, mean_A, inverse_chol, log_weights, bound)
+    return _Derivatives(z, noise, score, A, B, entropy_scores, mean_A, log_weights, bound)
 
 
 def _blocked(

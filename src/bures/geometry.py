@@ -1,38 +1,28 @@
-"""Geometries: how an estimate of the gradient at q becomes the next Gaussian.
+"""Geometries: how an estimate of the gradient at q becomes the next approximation.
 
 A geometry has a state (an optimiser's moments; nothing for most), `init(q) -> state`, and a step
-`(estimate, q, state) -> (next q, next state, StepReport)`. All of them increase the bound.
+`(estimate, q, state) -> (next q, next state, StepReport)`. All of them increase the bound. What a move is in terms of
+q's own numbers is known to q's family: `transport`, `forward_backward`, `free`, `whitened_step`.
 """
 
 import functools
-import math
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Bool, Float, PyTree
+from jaxtyping import PyTree
 
-from bures import linalg
-from bures.arrays import AnyArray, Module, choose, namespace
+from bures.arrays import Module, namespace
 from bures.check import check_real, fail
-from bures.estimator import Estimate
-from bures.gaussian import Gaussian
+from bures.family.approximation import AbstractApproximation, StepReport as StepReport
+from bures.field import Estimate
 from bures.objective import AbstractObjective
 
 if TYPE_CHECKING:
     import optax
 
 _STEP_REMEDY = "It is the length of a step, e.g. 0.1."
-
-
-class StepReport(NamedTuple):
-    """What a step reports besides the new Gaussian."""
-
-    clipped: Bool[AnyArray, ""]  # whether a safeguard acted
-    step_size: Float[AnyArray, ""] | float
-    gap: Float[AnyArray, ""] | float = math.inf  # nats below the optimum, where the geometry can tell
 
 
 def _number(name: str, high: float, remedy: str, *, low: float = 0.0, **options: Any) -> Any:
@@ -48,17 +38,25 @@ def _check_clip(value: Any) -> tuple[Any, Any]:
 
 
 class AbstractGeometry(Module):
-    """Turns an estimate of the gradient of a bound at q into the next Gaussian.
+    """Turns an estimate of the gradient of a bound at q into the next approximation.
 
     One that is written for NumPy arrays as well as JAX's says so by `runs_on_host`: then `bures.fit` need not compile.
+    `move` names the method of a family that it needs, if it needs one.
     """
 
     runs_on_host: ClassVar[bool] = False
+    move: ClassVar[str | None] = None
 
     def check(self, objective: AbstractObjective) -> None:
         """Raise a ValueError with the reason if this geometry cannot serve the objective."""
 
-    def init(self, q: Gaussian) -> PyTree:
+    def check_family(self, q: AbstractApproximation) -> None:
+        """Raise a ValueError with the reason if this geometry cannot move members of q's family."""
+        if self.move is not None and not q.can(self.move):
+            wanted = f"able to move a {q.family} approximation, which has no `{self.move}`"
+            raise fail("geometry", wanted, self, "Use Whitened(), or family=FullRank().")
+
+    def init(self, q: AbstractApproximation) -> PyTree:
         """The state before the first step."""
         return ()
 
@@ -66,8 +64,8 @@ class AbstractGeometry(Module):
         """The objective whose gradient the next step takes: by default the one to be optimised."""
         return objective
 
-    def step(self, estimate: Estimate, q: Gaussian, state: PyTree) -> tuple[Gaussian, PyTree, StepReport]:
-        """The next Gaussian."""
+    def step(self, estimate: Estimate, q: Any, state: PyTree) -> tuple[AbstractApproximation, PyTree, StepReport]:
+        """The next approximation."""
         raise NotImplementedError
 
 
@@ -81,28 +79,11 @@ class BuresWasserstein(AbstractGeometry):
     step_size: float = _number("step_size", 1e300, _STEP_REMEDY)
     clip: tuple[float, float] = eqx.field(default=(0.1, 1.5), converter=_check_clip)
     runs_on_host: ClassVar[bool] = True
+    move: ClassVar[str | None] = "transport"
 
     def step(self, estimate, q, state):
-        xp = namespace(q.mean)
-        mean = q.mean + self.step_size * estimate.a
-        change = self.step_size * linalg.symmetrise(estimate.S)
-        low, high = self.clip
-
-        def clamp():
-            values, vectors = linalg.eigh(change)
-            clamped = xp.clip(1 + values, low, high)
-            return (vectors * clamped) @ vectors.T, xp.any(clamped != 1 + values)
-
-        def pass_through():
-            return xp.eye(q.dim, dtype=change.dtype) + change, xp.asarray(False)
-
-        # The Frobenius norm bounds the spectrum: most steps need no eigendecomposition to know the clamp is idle.
-        # A change that is not finite passes through too, to be seen as such.
-        largest = xp.linalg.norm(change)
-        idle = (largest <= xp.minimum(1 - low, high - 1)) | ~xp.isfinite(largest)
-        factor, clipped = choose(idle, pass_through, clamp)
-        chol = linalg.cholesky_of_square(factor @ q.chol)
-        return Gaussian.unchecked(mean, chol), state, StepReport(clipped, self.step_size)
+        moved, clipped = q.transport(estimate, self.step_size, self.clip)
+        return moved, state, StepReport(clipped, self.step_size)
 
 
 class ForwardBackward(AbstractGeometry):
@@ -118,6 +99,7 @@ class ForwardBackward(AbstractGeometry):
     step_size: float = _number("step_size", 1e300, _STEP_REMEDY)
     control_variate: bool = eqx.field(static=True, default=False)
     runs_on_host: ClassVar[bool] = True
+    move: ClassVar[str | None] = "forward_backward"
 
     def check(self, objective):
         if not objective.has_separable_entropy:
@@ -129,17 +111,9 @@ class ForwardBackward(AbstractGeometry):
             )
 
     def step(self, estimate, q, state):
-        eta, xp = self.step_size, namespace(q.mean)
-        identity = xp.eye(q.dim, dtype=q.mean.dtype)
         gradient = estimate.a if self.control_variate else estimate.a - estimate.entropy_score
-        inverse_chol = linalg.inverse_lower(q.chol)
-        hessian = linalg.symmetrise(estimate.S) - inverse_chol.T @ inverse_chol
-        half = (identity + eta * hessian) @ q.chol
-        values, vectors = linalg.eigh(half @ half.T)
-        values = xp.maximum(values, 0)
-        values = (values + 2 * eta + xp.sqrt(values * (values + 4 * eta))) / 2
-        chol = linalg.cholesky_of_square(vectors * xp.sqrt(values))
-        return Gaussian.unchecked(q.mean + eta * gradient, chol), state, StepReport(xp.asarray(False), eta)
+        moved = q.forward_backward(estimate, self.step_size, gradient)
+        return moved, state, StepReport(namespace(q.mean).asarray(False), self.step_size)
 
 
 class Euclidean(AbstractGeometry):
@@ -154,6 +128,7 @@ class Euclidean(AbstractGeometry):
     - `max_grad_norm`: the gradient's norm is clipped to this (the paper: 1.0); None for no clipping.
     """
 
+    move: ClassVar[str | None] = "free"
     learning_rate: float
     max_grad_norm: float | None
     optimizer: Any  # an optax.GradientTransformation: a pair of functions
@@ -175,21 +150,19 @@ class Euclidean(AbstractGeometry):
         return self.optimizer is _adam()
 
     def init(self, q):
-        # A gradient step may take L through a singular matrix. Gaussian keeps the Cholesky factor, whose diagonal
-        # is positive; the signs of the columns of the optimiser's own L are kept here.
-        return jnp.ones_like(q.mean), self.optimizer.init((q.mean, q.chol))
+        frame = q.first_frame()
+        return frame, self.optimizer.init(q.free(frame))
 
     def step(self, estimate, q, state):
-        signs, moments = state
-        free = (q.mean, q.chol * signs)
-        gradient = (estimate.K * estimate.a, jnp.tril(estimate.K * estimate.S @ q.chol) * signs)
-        norm = jnp.sqrt(sum(jnp.sum(part**2) for part in gradient))
+        frame, moments = state
+        free, gradient = q.free(frame), q.free_gradient(estimate, frame)
+        norm = jnp.sqrt(sum(jnp.sum(part**2) for part in jax.tree.leaves(gradient)))
         limit = jnp.inf if self.max_grad_norm is None else self.max_grad_norm
         loss_gradient = jax.tree.map(lambda part: -part * jnp.minimum(1, limit / norm), gradient)
         update, moments = self.optimizer.update(loss_gradient, moments, free)
-        mean, chol = jax.tree.map(lambda part, change: part + self.learning_rate * change, free, update)
-        signs = jnp.where(jnp.diagonal(chol) < 0, -1, 1).astype(chol.dtype)
-        return Gaussian.unchecked(mean, chol * signs), (signs, moments), StepReport(norm > limit, self.learning_rate)
+        free = jax.tree.map(lambda part, change: part + self.learning_rate * change, free, update)
+        moved, frame = q.from_free(free, frame)
+        return moved, (frame, moments), StepReport(norm > limit, self.learning_rate)
 
 
 @functools.cache
@@ -198,17 +171,6 @@ def _adam() -> "optax.GradientTransformation":
     import optax
 
     return optax.chain(optax.scale_by_adam(), optax.scale(-1.0))
-
-
-class WhitenedState(NamedTuple):
-    """What is remembered of earlier gradients."""
-
-    a: Float[AnyArray, " dim"]  # their running average
-    S: Float[AnyArray, "dim dim"]
-    size: Float[AnyArray, ""]  # the running average of their squared norm
-    mean_A: Float[AnyArray, ""]
-    delay: Float[AnyArray, ""]  # 1 / gain − 1
-    gap: Float[AnyArray, ""]
 
 
 class Whitened(AbstractGeometry):
@@ -255,62 +217,13 @@ class Whitened(AbstractGeometry):
     far: float = _number("far", 1e300, "It counts trust radii, e.g. 3.0.", default=3.0)
     doubt: float = _number("doubt", 1, "It is a share of a mean step, e.g. 0.1.", low=-1e-300, default=0.1)
     runs_on_host: ClassVar[bool] = True
+    move: ClassVar[str | None] = "whitened_step"
 
     def init(self, q):
-        xp = namespace(q.mean)
-        zero, infinity = (xp.asarray(value, q.mean.dtype) for value in (0, np.inf))
-        return WhitenedState(xp.zeros_like(q.mean), xp.zeros_like(q.chol), zero, zero, zero, infinity)
+        return q.whitened_state()
 
     def next_objective(self, objective, state):
         return objective.tempered(namespace(state.gap).minimum(state.gap, 1))
 
     def step(self, estimate, q, state):
-        xp = namespace(q.mean)
-        # By the mean of this step alone the quotient would be biased: draws of large weight are in both parts.
-        memory = 1 / (1 + state.delay)
-        mean_A = xp.where(state.mean_A > 0, state.mean_A + memory * (estimate.mean_A - state.mean_A), estimate.mean_A)
-        a, S = estimate.a / mean_A, linalg.symmetrise(estimate.S) / mean_A
-        shift, whitened = gradient = _whiten(a, S, q)
-        average = _whiten(state.a, state.S, q)
-        size, average_size = _nats(gradient, gradient), _nats(average, average)
-        stale = (average_size > self.stale * size) | (average_size == 0)
-        cosine = _nats(gradient, average) / xp.where(stale, 1, xp.sqrt(size * average_size))
-        change = xp.where(cosine < 0, 1 / xp.sqrt(xp.maximum(size, 1)), -cosine / 2)
-        delay = xp.where(stale, state.delay, xp.maximum(state.delay + change, 0))
-        gain = 1 / (1 + delay)
-
-        values, vectors = linalg.eigh(whitened)
-        # The bound comes after the gain: noise that is bounded on one side only would leave a bias at any gain.
-        excess = xp.maximum(-gain * values, -1)
-        widening, narrowing = 1 + xp.maximum(-excess, 0), 1 + xp.maximum(excess, 0)
-        centre = q.chol.T @ estimate.entropy_score / mean_A
-        move = gain * (vectors.T @ centre + (vectors.T @ (shift - centre)) / narrowing)
-        length = xp.linalg.norm(move)
-        clipped = (length > self.trust_radius) | (values[-1] > 1)
-        overshoot = length / self.trust_radius
-        narrowing = 1 + (narrowing - 1) / xp.maximum(overshoot - self.far, 1)
-        move = vectors @ (move / xp.maximum(overshoot, 1))
-        mean = q.mean + q.chol @ move
-        root = xp.column_stack([vectors * xp.sqrt(widening / narrowing), self.doubt * move])
-        chol = linalg.cholesky_of_square(q.chol @ root)
-
-        share = xp.where(stale, 1, gain)
-        a, S = state.a + share * (a - state.a), state.S + share * (S - state.S)
-        average = _whiten(a, S, q)
-        size = state.size + xp.maximum(share, self.memory) * (size - state.size)
-        gap = _nats(average, average) + gain * size / 2
-        return (
-            Gaussian.unchecked(mean, chol),
-            WhitenedState(a, S, size, mean_A, delay, gap),
-            StepReport(clipped, gain, gap),
-        )
-
-
-def _whiten(a: Float[AnyArray, " dim"], S: Float[AnyArray, "dim dim"], q: Gaussian) -> tuple[AnyArray, AnyArray]:
-    """The affine map z ↦ a + S (z − m) in the coordinates where q is standard normal."""
-    return q.chol.T @ a, q.chol.T @ S @ q.chol
-
-
-def _nats(one: tuple[AnyArray, AnyArray], other: tuple[AnyArray, AnyArray]) -> Float[AnyArray, ""]:
-    """The inner product of whitened gradients in the Fisher metric: of a small one with itself, the KL it is worth."""
-    return one[0] @ other[0] / 2 + (one[1] * other[1]).sum() / 4
+        return q.whitened_step(estimate, state, self)

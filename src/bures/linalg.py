@@ -106,6 +106,12 @@ def cholesky_of_square(root: Float[AnyArray, "dim n"]) -> Float[AnyArray, "dim d
     return (upper * signs[:, None]).T
 
 
+@_or_on_host(lambda matrix: tuple(np.linalg.qr(matrix)))
+def qr(matrix: Float[AnyArray, "dim n"]) -> tuple[Float[AnyArray, "dim n"], Float[AnyArray, "n n"]]:
+    """Orthonormal columns that span those of a tall matrix, and the triangle that gives them back."""
+    return tuple(jnp.linalg.qr(matrix))
+
+
 def inverse_lower(chol: Float[AnyArray, "dim dim"]) -> Float[AnyArray, "dim dim"]:
     """Inverse of a lower triangular matrix."""
     return solve_lower(chol, namespace(chol).eye(chol.shape[0], dtype=chol.dtype))

@@ -14,12 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from bures import linalg
 from bures.arrays import AnyArray, Module, choose, namespace, on_host, select
 from bures.check import check_floating, check_key, check_part, fail
 from bures.draws import Source, generator, host_seed
 from bures.estimator import AbstractEstimator, Cost, check_dimensions
-from bures.gaussian import Gaussian
+from bures.family.approximation import AbstractApproximation
+from bures.family.gaussian import Gaussian
 from bures.geometry import AbstractGeometry
 from bures.objective import AbstractObjective
 from bures.target import Target, as_target
@@ -80,12 +80,12 @@ class Methods(NamedTuple):
 class State(NamedTuple):
     """What the next step needs."""
 
-    approximation: Gaussian
+    approximation: AbstractApproximation
     geometry: PyTree
 
 
 class Info(NamedTuple):
-    """What a step saw: the bound and its gradient at the Gaussian it started from, and how it moved."""
+    """What a step saw: the bound and its gradient at the approximation it started from, and how it moved."""
 
     bound: Float[AnyArray, "*steps"]
     ness: Float[AnyArray, "*steps"]
@@ -127,7 +127,7 @@ class Trace(Module):
 def init(
     target: Target,
     *,
-    init: Gaussian,
+    init: AbstractApproximation,
     objective: AbstractObjective,
     estimator: AbstractEstimator,
     geometry: AbstractGeometry,
@@ -145,11 +145,12 @@ def init(
     """
     target = as_target(target, None)
     method = Method(objective, estimator, geometry)
-    if not isinstance(init, Gaussian):
+    if not isinstance(init, AbstractApproximation):
         raise fail("init", "a bures.Gaussian", init, "Make one with Gaussian.from_moments(mean, covariance).")
     check_dimensions(init, target)
-    check_floating("init.mean", init.mean, ndim=1)
-    check_floating("init.chol", init.chol, ndim=2)
+    for name, part in init.parts().items():
+        check_floating(f"init.{name}", part, ndim=part.ndim)
+    method.geometry.check_family(init)
     return State(init, method.geometry.init(init))
 
 
@@ -192,8 +193,7 @@ def take_step(source: Source, state: State, target: Any, method: Method) -> tupl
     proposal, geometry_state, report = method.geometry.step(estimate, q, state.geometry)
     finite = xp.isfinite(estimate.bound) & proposal.is_valid()
     state = select(finite, State(proposal, geometry_state), state)
-    # The norm of the affine map z ↦ a + S (z − m) in L²(q).
-    grad_norm = xp.sqrt((estimate.a**2).sum() + ((linalg.symmetrise(estimate.S) @ q.chol) ** 2).sum())
+    grad_norm = q.gradient_norm(estimate)
     step_size, gap = (xp.asarray(number, q.mean.dtype) for number in (report.step_size, report.gap))
     ness = normalised_ess(estimate.log_weights.reshape(-1))
     return state, Info(estimate.bound, ness, grad_norm, report.clipped, step_size, gap, finite)
@@ -214,7 +214,7 @@ class LoopState(NamedTuple):
     """What the loop takes from step to step, in arrays of JAX or of NumPy."""
 
     state: State
-    best: Gaussian  # the approximation with the highest bound so far, to fall back to
+    best: AbstractApproximation  # the approximation with the highest bound so far, to fall back to
     best_bound: Float[AnyArray, ""]
     min_eigenvalue: Float[AnyArray, ""]
     count: Int[AnyArray, ""]  # steps taken
@@ -240,7 +240,7 @@ class LoopState(NamedTuple):
 def _start(state: State) -> LoopState:
     q = state.approximation
     xp, dtype = namespace(q.mean), q.mean.dtype
-    smallest = linalg.singular_values(q.chol)[-1] ** 2
+    smallest = q.min_eigenvalue()
     zero, failed = xp.asarray(0, np.int32), xp.asarray(False)
     return LoopState(state, q, xp.asarray(-np.inf, dtype), smallest, zero, zero, failed)
 
@@ -265,13 +265,11 @@ def _advance_once(
     return LoopState(state, best, best_bound, smallest, count, calm, failed), info
 
 
-def _watch(q: Gaussian, count: Int[AnyArray, ""], last: Float[AnyArray, ""]) -> Float[AnyArray, ""]:
+def _watch(q: AbstractApproximation, count: Int[AnyArray, ""], last: Float[AnyArray, ""]) -> Float[AnyArray, ""]:
     """The smallest eigenvalue of the covariance, looked at rarely where that costs as much as a step."""
-
-    def look():
-        return linalg.singular_values(q.chol)[-1] ** 2
-
-    return look() if q.dim <= _WATCHED_DIM else choose(count % 100 == 99, look, lambda: last)
+    if q.dim <= _WATCHED_DIM or not isinstance(q, Gaussian):
+        return q.min_eigenvalue()
+    return choose(count % 100 == 99, q.min_eigenvalue, lambda: last)
 
 
 @eqx.filter_jit

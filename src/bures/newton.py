@@ -8,7 +8,7 @@ from bures import linalg
 from bures.arrays import to_device
 from bures.check import check_floating, check_positive_integer, fail, is_traced
 from bures.engine import Evaluator
-from bures.gaussian import Gaussian
+from bures.family.gaussian import Gaussian
 from bures.search import Summit, climb
 from bures.target import as_target
 

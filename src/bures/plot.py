@@ -23,8 +23,8 @@ from scipy import ndimage, stats
 from bures import diagnostics
 from bures.check import check_positive_integer, fail
 from bures.engine import Evaluator
+from bures.family.gaussian import Gaussian
 from bures.fitting import Fit
-from bures.gaussian import Gaussian
 from bures.objective import AbstractObjective
 from bures.reference import Chains
 from bures.target import Target

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from bures import linalg
 from bures.check import check_floating, check_key, check_positive_integer, check_real, fail
-from bures.gaussian import Gaussian
+from bures.family.gaussian import Gaussian
 from bures.target import Target
 
 _TABLE_ROWS = 20

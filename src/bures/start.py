@@ -14,7 +14,7 @@ import numpy as np
 
 from bures import linalg
 from bures.engine import Evaluator
-from bures.gaussian import Gaussian
+from bures.family import AbstractApproximation, Gaussian
 from bures.integrable import refuse_improper
 from bures.search import Summit, ascend, climb, scout
 from bures.target import Target
@@ -59,7 +59,7 @@ class Mode(NamedTuple):
 class Start(NamedTuple):
     """A Gaussian to start from, and what was seen on the way."""
 
-    approximation: Gaussian
+    approximation: AbstractApproximation
     variance: float = math.inf  # of the log weights of its draws; infinite where not known
     modes: tuple[Mode, ...] = ()
     scale: Gaussian | None = None  # whose standard deviations the scouts' starts were measured in
@@ -333,7 +333,7 @@ def _gaussian(summit: Summit) -> Gaussian:
 
 def _laplace_mass(summit: Summit) -> float:
     """log p plus the log volume of the axes: the log mass but for a constant."""
-    mass = summit.value + float(_gaussian(summit).log_det_chol())
+    mass = summit.value + float(_gaussian(summit).log_det_root())
     return mass if math.isfinite(mass) else -math.inf
 
 

@@ -25,9 +25,9 @@ from jaxtyping import Array, Float
 import bures
 from bures.arrays import to_host
 from bures.check import as_array, fail
+from bures.family.gaussian import Gaussian
 from bures.fitting.judgement import restore
 from bures.fitting.result import Fit, Record
-from bures.gaussian import Gaussian
 from bures.geometry import Euclidean
 from bures.loop import LoopState, Method, State, Trace
 from bures.start import Mode, View

@@ -12,7 +12,7 @@ import numpy as np
 
 from bures import linalg
 from bures.engine import Evaluator
-from bures.gaussian import Gaussian
+from bures.family.gaussian import Gaussian
 from bures.search import climb
 from bures.start import Mode, View, distinct, look, scatter, unknown_places
 

@@ -13,7 +13,7 @@ from bures.check import check_positive_integer, fail
 from bures.diagnostics.coverage import Coverage, Missed
 from bures.diagnostics.pareto import khat_threshold
 from bures.diagnostics.weighted import WeightedDraws, log_evidence, ness, relative_weights
-from bures.gaussian import Gaussian
+from bures.family.gaussian import Gaussian
 from bures.objective import IWELBO
 from bures.target import Target
 

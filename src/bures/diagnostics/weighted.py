@@ -13,7 +13,7 @@ from bures.diagnostics.pareto import Tail, fit_tail, rounding, smooth_log_weight
 from bures.draws import host_generator
 from bures.engine import Evaluator
 from bures.estimator import check_dimensions
-from bures.gaussian import Gaussian
+from bures.family.approximation import AbstractApproximation, in_double
 from bures.target import Target
 
 
@@ -26,7 +26,7 @@ class WeightedDraws(NamedTuple):
     resolution: float  # how far log p may be off by rounding alone
 
     @classmethod
-    def draw(cls, key: Key[Array, ""], q: Gaussian, target: Target, num_samples: int) -> "WeightedDraws":
+    def draw(cls, key: Key[Array, ""], q: AbstractApproximation, target: Target, num_samples: int) -> "WeightedDraws":
         """Fresh draws."""
         check_key(key)
         check_dimensions(q, target)
@@ -34,15 +34,17 @@ class WeightedDraws(NamedTuple):
         return cls.take(host_generator(key), q, Evaluator(target, dtype=q.mean.dtype), num_samples)
 
     @classmethod
-    def take(cls, rng: np.random.Generator, q: Gaussian, evaluator: Evaluator, num_samples: int) -> "WeightedDraws":
+    def take(
+        cls, rng: np.random.Generator, q: AbstractApproximation, evaluator: Evaluator, num_samples: int
+    ) -> "WeightedDraws":
         """Fresh draws through a fit's evaluator."""
         z = draw_points(rng, q, num_samples)
         return cls.at(z, evaluator.value(z), q)
 
     @classmethod
-    def at(cls, z: np.ndarray, log_p: np.ndarray, q: Gaussian) -> "WeightedDraws":
+    def at(cls, z: np.ndarray, log_p: np.ndarray, q: AbstractApproximation) -> "WeightedDraws":
         """Given draws of q and their log p."""
-        exact = _in_double(q)
+        exact = in_double(q)
         with np.errstate(all="ignore"):
             log_q = exact.log_prob_of_noise(exact.whiten(np.asarray(z, np.float64)))
         return cls(z, np.asarray(log_p, np.float64), log_q, rounding(log_p, z.dtype))
@@ -79,14 +81,10 @@ class WeightedDraws(NamedTuple):
         return WeightedDraws(z, log_p, log_q, max(self.resolution, more.resolution))
 
 
-def draw_points(rng: np.random.Generator, q: Gaussian, n: int) -> Float[np.ndarray, "n dim"]:
+def draw_points(rng: np.random.Generator, q: AbstractApproximation, n: int) -> Float[np.ndarray, "n dim"]:
     """Draws of q in NumPy, in its own precision."""
     host = to_host(q)
     return host.push(rng.standard_normal((n, q.dim), np.dtype(host.mean.dtype)))
-
-
-def _in_double(q: Gaussian) -> Gaussian:
-    return Gaussian.unchecked(np.asarray(q.mean, np.float64), np.asarray(q.chol, np.float64))
 
 
 def relative_weights(log_weights: np.ndarray) -> np.ndarray:
@@ -114,7 +112,9 @@ def log_evidence(log_weights: Any) -> tuple[float, float]:
     return top + float(np.log(mean)), float(error)
 
 
-def forward_kl(key: Key[Array, ""], target: Target, q: Gaussian, *, num_samples: int = 10_000) -> tuple[float, float]:
+def forward_kl(
+    key: Key[Array, ""], target: Target, q: AbstractApproximation, *, num_samples: int = 10_000
+) -> tuple[float, float]:
     """KL(p ‖ q) = E_p[log p − log q] with its standard error, for a normalised target that can be sampled."""
     check_key(key)
     if target.sample is None:
@@ -125,6 +125,6 @@ def forward_kl(key: Key[Array, ""], target: Target, q: Gaussian, *, num_samples:
     return float(np.mean(terms)), float(np.std(terms, ddof=1) / math.sqrt(num_samples))
 
 
-def moment_errors(q: Gaussian, mean: Any, covariance: Any) -> tuple[float, float]:
+def moment_errors(q: AbstractApproximation, mean: Any, covariance: Any) -> tuple[float, float]:
     """‖m − m*‖² and ‖Σ − Σ*‖_F² (Table 2 of the paper)."""
     return float(jnp.sum((q.mean - mean) ** 2)), float(jnp.sum((q.covariance - covariance) ** 2))

@@ -5,34 +5,59 @@ import math
 
 from bures.engine import default_draws
 from bures.estimator import AbstractEstimator, Stein
+from bures.family import AbstractApproximation, AbstractFamily, FullRank, Gaussian, LowRank
 from bures.loop import Method
-from bures.objective import IWELBO, VRIWAE, AbstractObjective
+from bures.objective import ELBO, IWELBO, VRIWAE, AbstractObjective
 from bures.target import Target
 
+FULL_RANK_DIM = 250  # up to which full Gaussians are the default
 _FEW_DRAWS = 100  # at a step, from a start that is nearly exact
 _LATE = 4  # times the draws, at a late step
 _K, _IW_DIM = 10, 10  # draws in a tuple by default, and the dimension up to which their weights are used as they are
 
 
-def default_objective(target: Target) -> AbstractObjective:
+def default_family(target: Target, init: AbstractApproximation | None = None) -> AbstractFamily:
+    """That of `init`; else full Gaussians up to 250 dimensions, and low-rank ones beyond.
+
+    A step of a full Gaussian takes 10 d draws, because it tells d × d numbers from noise, and work of order d³; one of
+    a low-rank Gaussian takes 100 draws in any dimension.
+
+    >>> default_family(Target(lambda z: -z @ z, dim=3)), default_family(Target(lambda z: -z @ z, dim=1000))
+    (FullRank(), LowRank(rank=None))
+    """
+    if init is not None:
+        return FullRank() if isinstance(init, Gaussian) else LowRank(None if init.grows else init.capacity)
+    return FullRank() if target.dim <= FULL_RANK_DIM else LowRank()
+
+
+def default_objective(target: Target, family: AbstractFamily | None = None) -> AbstractObjective:
     """The IW-ELBO of ten draws; in d > 10 dimensions, where weights degenerate, tempered: 1 − α = (10 / d)^(4/3).
 
-    The power is empirical: on the Census with d = 96, 10 / d leaves the ELBO half a nat lower.
+    The power is empirical: on the Census with d = 96, 10 / d leaves the ELBO half a nat lower. For families that cannot
+    follow all of the target's correlations the weights tell little, and the ELBO is the default.
 
     >>> default_objective(Target(lambda z: -z @ z, dim=3)), default_objective(Target(lambda z: -z @ z, dim=80))
     (IWELBO(K=10, alpha=0.0), VRIWAE(K=10, alpha=0.9375))
     """
+    if family is not None and not isinstance(family, FullRank):
+        return ELBO()
     return IWELBO(_K) if target.dim <= _IW_DIM else VRIWAE(_K, 1 - (_IW_DIM / target.dim) ** (4 / 3))
 
 
-def default_estimator(target: Target, objective: AbstractObjective, variance: float = math.inf) -> AbstractEstimator:
+def default_estimator(
+    target: Target, objective: AbstractObjective, variance: float = math.inf, family: AbstractFamily | None = None
+) -> AbstractEstimator:
     """Gradients alone, from enough antithetic draws, in several blockings, to tell d × d numbers from noise.
+
+    For mean field and low rank 100 independent draws of the ELBO are enough, which is fitted by least squares.
 
     Where the log weights of the start have so small a `variance` that a gradient has hardly any noise, few draws do.
 
     Hessians did not pay in any trial: near a Gaussian both ways are free of noise at the optimum, and far from one the
     Hessians of a few draws, weighted, are noisier than Stein's lemma; see the page on choosing a method.
     """
+    if family is not None and not isinstance(family, FullRank) and objective.K == 1:
+        return Stein(M=_FEW_DRAWS)
     # By Stein's lemma the noise of S is about d times the variance over the number of draws.
     draws = max(_FEW_DRAWS, 10 * target.dim) if target.dim * variance < 1 else default_draws(target.dim)
     M = math.ceil(draws / min(objective.K, _K))  # larger tuples are not fewer

@@ -12,24 +12,32 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from bures.arrays import to_device, to_host
-from bures.check import check_key, check_positive_integer, check_real, fail, is_traced
+from bures.check import check_key, check_part, check_positive_integer, check_real, fail, is_traced
 from bures.draws import host_generator
 from bures.engine import Evaluator, default_draws
 from bures.estimator import AbstractEstimator
-from bures.fitting.defaults import default_estimator, default_objective, default_tolerance
+from bures.family import AbstractApproximation, AbstractFamily, FullRank
+from bures.fitting.defaults import (
+    FULL_RANK_DIM,
+    default_estimator,
+    default_family,
+    default_objective,
+    default_tolerance,
+)
 from bures.fitting.progress import progress_bar
 from bures.fitting.result import Callback, Fit, Record
-from bures.gaussian import Gaussian
 from bures.geometry import AbstractGeometry, Whitened
 from bures.loop import LoopState, Method, Trace, advance, advance_on_host, init as init_state
 from bures.objective import AbstractObjective
 from bures.outcome import Outcome, has_converged, has_diverged
 from bures.start import Start, find_start
+from bures.start_in_factors import find_start_in_factors
 from bures.target import Target, as_target
 
 _MAX_STEPS = 10_000  # when the number of steps is left to the stopping rule
 _CAPACITY = 100  # steps in one call, at the most
 _RESPONSE = 0.2  # seconds one call should take: how long Ctrl-C and the progress bar may wait
+_FEW_POINTS = 100  # in one call, where a step takes few draws
 _START = 2**32 - 1  # with the key, for the start: no step has this number
 
 
@@ -41,13 +49,14 @@ def fit(
     objective: AbstractObjective | None = None,
     estimator: AbstractEstimator | None = None,
     geometry: AbstractGeometry | None = None,
-    init: Gaussian | None = None,
+    family: AbstractFamily | None = None,
+    init: AbstractApproximation | None = None,
     num_steps: int | None = None,
     tolerance: float | None = None,
     progress: bool | None = None,
     callback: Callback | None = None,
 ) -> Fit:
-    """Fit a Gaussian to a target.
+    """Fit a Gaussian, or a member of another family, to a target.
 
     **Arguments:**
 
@@ -55,8 +64,10 @@ def fit(
     - `key`: a typed key, `jax.random.key(0)`. Step t uses `fold_in(key, t)`.
     - `objective`, `estimator`, `geometry`: any legal combination; by default those of
         `default_objective` and `default_estimator`, and `Whitened`.
-    - `init`: the first Gaussian; by default one close to a mode, or a wider one that sees more mass. Its dtype is the
-        dtype of the fit.
+    - `family`: `FullRank()`, `MeanField()` or `LowRank(rank=None)`; by default that of `init`, or else full rank up to
+        250 dimensions and low rank beyond.
+    - `init`: the first approximation; by default one close to a mode, or a wider one that sees more mass. Its dtype is
+        the dtype of the fit. One of another family is replaced by the nearest member of `family`.
     - `num_steps`: take exactly this many steps; by default, stop when the bound has stopped improving.
     - `tolerance`: stop (at the latest after `num_steps`) when the optimum is less than this many nats away as far as
         the geometry can tell, or when the last quarter of the run changed the bound by less than this with 95%
@@ -73,9 +84,15 @@ def fit(
     """
     target = as_target(target, dim)
     check_key(key)
-    objective = default_objective(target) if objective is None else objective
+    _check_init(init)
+    family = default_family(target, init) if family is None else family
+    check_part("family", family, AbstractFamily, "bures.LowRank()")
+    init = None if init is None else family.of(init)
+    objective = default_objective(target, family) if objective is None else objective
     geometry = Whitened() if geometry is None else geometry
-    method = Method(objective, default_estimator(target, objective) if estimator is None else estimator, geometry)
+    chosen = default_estimator(target, objective, family=family) if estimator is None else estimator
+    method = Method(objective, chosen, geometry)
+    geometry.check_family(family.standard(min(target.dim, 4)))
     if num_steps is not None:
         num_steps = check_positive_integer("num_steps", num_steps, "Leave it out to stop by itself.")
     if tolerance is not None:
@@ -84,13 +101,13 @@ def fit(
         tolerance = default_tolerance(target)
     _check_callback(callback)
     if is_traced(key, target, init, method):
-        return _fit_traced(key, target, method, init, num_steps)
+        return _fit_traced(key, target, method, family.standard(target.dim) if init is None else init, num_steps)
     dtype = None if init is None else init_state(target, init=init, **_parts(method)).approximation.mean.dtype
-    evaluator = Evaluator(target, dtype=dtype)
+    evaluator = Evaluator(target, None if isinstance(family, FullRank) else _FEW_POINTS, dtype)
     began = time.perf_counter()
-    start = Start(init) if init is not None else _find_start(key, target, evaluator)
+    start = Start(init) if init is not None else _find_start(key, target, evaluator, family)
     if estimator is None:
-        method = Method(objective, default_estimator(target, objective, start.variance), geometry)
+        method = Method(objective, default_estimator(target, objective, start.variance, family), geometry)
     on_host = num_steps is None and method.runs_on_host
     record = Record(
         start_evaluations=evaluator.count, grows=on_host and estimator is None, modes=start.modes, scale=start.scale
@@ -144,21 +161,28 @@ def _parts(method: Method) -> dict[str, Any]:
     return dict(objective=method.objective, estimator=method.estimator, geometry=method.geometry)
 
 
-def _find_start(key: Key[Array, ""], target: Target, evaluator: Evaluator) -> Start:
+def _check_init(init: Any) -> None:
+    if init is not None and not isinstance(init, AbstractApproximation):
+        raise fail("init", "a bures.Gaussian", init, "Make one with Gaussian.from_moments(mean, covariance).")
+
+
+def _find_start(key: Key[Array, ""], target: Target, evaluator: Evaluator, family: AbstractFamily) -> Start:
     """A start found by looking at the target, in the precision of the fit."""
-    start = find_start(host_generator(key, _START), target, evaluator, default_draws(target.dim))
-    q = start.approximation
-    rounded = Gaussian.unchecked(q.mean.astype(evaluator.dtype), q.chol.astype(evaluator.dtype))
-    return start._replace(approximation=rounded)
+    rng = host_generator(key, _START)
+    if isinstance(family, FullRank) or target.dim <= FULL_RANK_DIM:
+        start = find_start(rng, target, evaluator, default_draws(target.dim))
+    else:
+        start = find_start_in_factors(rng, target, evaluator)
+    q = jax.tree.map(lambda part: np.asarray(part, evaluator.dtype), family.of(start.approximation))
+    return start._replace(approximation=q, variance=start.variance if isinstance(family, FullRank) else np.inf)
 
 
 def _fit_traced(
-    key: Key[Array, ""], target: Target, method: Method, init: Gaussian | None, num_steps: int | None
+    key: Key[Array, ""], target: Target, method: Method, q: AbstractApproximation, num_steps: int | None
 ) -> Fit:
     """All steps in one compiled loop, under JAX transformations: one cannot look at values, so N(0, I) is the start."""
     if num_steps is None:
         raise fail("num_steps", "given under jit or vmap", num_steps, "Pass num_steps=1000, say.")
-    q = Gaussian.standard(target.dim) if init is None else init
     loop = LoopState.start(init_state(target, init=q, **_parts(method)))
     dtype = q.mean.dtype
     steps, tolerance = jnp.array(num_steps), jnp.array(0.0, dtype)
@@ -231,7 +255,7 @@ def _run(
 
 def _at_checkpoint(
     trace: Trace,
-    path: list[tuple[int, Gaussian]],
+    path: list[tuple[int, AbstractApproximation]],
     loop: LoopState,
     count: int,
     tolerance: float | None,

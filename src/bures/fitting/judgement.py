@@ -13,7 +13,8 @@ from bures.diagnostics.diagnostics import Diagnostics, Verdict, summarise
 from bures.diagnostics.weighted import WeightedDraws, draw_points, log_evidence
 from bures.draws import host_generator
 from bures.engine import Evaluator
-from bures.gaussian import Gaussian
+from bures.family import AbstractApproximation, Gaussian, LowRankGaussian
+from bures.family.approximation import in_double
 from bures.start import Mode, View
 from bures.target import Target
 from bures.threads import one_blas_thread
@@ -21,6 +22,14 @@ from bures.threads import one_blas_thread
 _POOLS = (4_000, 10_000, 40_000)  # draws; more are taken only while they leave the verdict undecided
 _HEAVIEST, _HEAVY = 4, math.log(20)  # draws to climb from, and how heavy they must be
 _JUDGED, _SEARCHED = 2**32 - 2, 2**32 - 3  # with the key, for the draws and the search: no step has these numbers
+
+
+_SEARCHED_DIM = 250  # dimensions up to which other modes are searched for where q has no d × d factor
+_NO_TRUST = (Verdict.UNTRUSTED, Verdict.DEGENERATE, Verdict.ROUNDED)  # none that a search could shake
+
+
+def _dense(q: AbstractApproximation) -> Gaussian:
+    return to_host(q.as_gaussian()) if isinstance(q, LowRankGaussian) else q
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -34,12 +43,12 @@ class Judgement:
     views: tuple[View, ...] = ()
     evaluations: int = 0  # of the search after the fit
 
-    def draws(self, key: Key[Array, ""], q: Gaussian) -> WeightedDraws:
+    def draws(self, key: Key[Array, ""], q: AbstractApproximation) -> WeightedDraws:
         """The pool; its points are those that the key gives, so they need not be kept."""
         z = draw_points(host_generator(key, _JUDGED), q, self.log_p.size)
         return WeightedDraws(z, self.log_p, self.log_q, self.diagnostics.rounding)
 
-    def coverage(self, q: Gaussian, draws: WeightedDraws) -> Coverage:
+    def coverage(self, q: AbstractApproximation, draws: WeightedDraws) -> Coverage:
         """What other draws of q cannot have seen."""
         evidence = log_evidence(draws.log_weights)[0]
         reach = self.diagnostics.coverage.reach
@@ -48,7 +57,7 @@ class Judgement:
 
 def judge(
     key: Key[Array, ""],
-    q: Gaussian,
+    q: AbstractApproximation,
     target: Target,
     evaluator: Evaluator,
     modes: tuple[Mode, ...],
@@ -62,7 +71,7 @@ def judge(
 
 def _judge(
     key: Key[Array, ""],
-    q: Gaussian,
+    q: AbstractApproximation,
     target: Target,
     evaluator: Evaluator,
     modes: tuple[Mode, ...],
@@ -86,12 +95,20 @@ def _judge(
             break
         draws = draws.joined(WeightedDraws.take(rng, q, evaluator, size - draws.log_p.size))
         found = diagnosed(draws)
-    if found.verdict not in (Verdict.UNTRUSTED, Verdict.DEGENERATE, Verdict.ROUNDED):  # else no trust is to be shaken
+    searchable = isinstance(exact, Gaussian) or exact.dim <= _SEARCHED_DIM
+    if searchable and found.verdict not in _NO_TRUST:
         before = evaluator.count
         rng = host_generator(key, _SEARCHED)
         heavy = _heaviest(draws, found.log_evidence)
         modes, views, reach = search_again(
-            rng, exact, evaluator, modes, scale, heavy=heavy, log_evidence=found.log_evidence, uneven=target.uneven
+            rng,
+            _dense(exact),
+            evaluator,
+            modes,
+            scale,
+            heavy=heavy,
+            log_evidence=found.log_evidence,
+            uneven=target.uneven,
         )
         searched = evaluator.count - before
         found = diagnosed(draws)
@@ -106,7 +123,7 @@ def _heaviest(draws: WeightedDraws, log_evidence: float) -> np.ndarray:
 
 def restore(
     key: Key[Array, ""],
-    q: Gaussian,
+    q: AbstractApproximation,
     target: Target,
     kept: tuple[np.ndarray, np.ndarray, float],
     modes: tuple[Mode, ...],
@@ -130,8 +147,3 @@ def _is_decided(found: Diagnostics) -> bool:
     if found.is_light or found.verdict in (Verdict.SEVERAL_MODES, Verdict.DEGENERATE, Verdict.CLOSE):
         return True
     return found.num_samples >= _POOLS[1] and found.verdict is not Verdict.UNDECIDED
-
-
-def in_double(q: Gaussian) -> Gaussian:
-    """The same in NumPy's double precision."""
-    return Gaussian.unchecked(np.asarray(q.mean, np.float64), np.asarray(q.chol, np.float64))

@@ -15,15 +15,15 @@ from bures.diagnostics.diagnostics import Diagnostics, check_diagnosis, summaris
 from bures.diagnostics.weighted import WeightedDraws
 from bures.engine import Evaluator
 from bures.estimator import Cost
+from bures.family import AbstractApproximation, Gaussian
 from bures.fitting.defaults import late_method
 from bures.fitting.judgement import Judgement, judge
-from bures.gaussian import Gaussian
 from bures.loop import LoopState, Method, Methods, State, Trace
 from bures.outcome import Outcome
 from bures.start import Mode
 from bures.target import Target
 
-Callback = Callable[[int, Gaussian, dict[str, float]], bool | None]
+Callback = Callable[[int, AbstractApproximation, dict[str, float]], bool | None]
 
 
 class Evaluations(NamedTuple):
@@ -61,9 +61,9 @@ class Record:
 class Fit(eqx.Module):
     """A fitted Gaussian approximation, how it came about, and what can be done with it."""
 
-    approximation: Gaussian
+    approximation: AbstractApproximation
     trace: Trace  # arrays by step: bound, ness, grad_norm, clipped, step_size, gap, min_eigenvalue
-    path: tuple[tuple[int, Gaussian], ...]  # the Gaussians after 0, 1, 2, 5, 10, 20, 50, ... steps
+    path: tuple[tuple[int, AbstractApproximation], ...]  # those after 0, 1, 2, 5, 10, 20, 50, ... steps
     target: Target
     method: Method
     key: Key[Array, ""]

@@ -1,21 +1,20 @@
-"""The variational family: Gaussians N(m, Σ), kept as a mean and the Cholesky factor of Σ."""
+"""Full Gaussians N(m, Σ), kept as a mean and the Cholesky factor of Σ."""
 
-import math
-from typing import Any
+from typing import Any, ClassVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Key
+from jaxtyping import Array, Bool, Float
 
 from bures import linalg
-from bures.arrays import AnyArray, Module, namespace
-from bures.check import as_array, check_floating, check_key, check_positive_integer, fail, is_traced
+from bures.arrays import AnyArray, namespace
+from bures.check import as_array, check_floating, fail, is_traced
+from bures.family import gaussian_moves as moves
+from bures.family.approximation import AbstractApproximation
+from bures.field import Dense, Estimate
 
-_LOG_2PI = math.log(2 * math.pi)
 
-
-class Gaussian(Module):
+class Gaussian(AbstractApproximation):
     """A multivariate normal N(mean, chol cholᵀ).
 
     >>> q = Gaussian.from_moments(jnp.zeros(2), jnp.array([[4.0, 0.0], [0.0, 1.0]]))
@@ -25,6 +24,7 @@ class Gaussian(Module):
 
     mean: Float[AnyArray, " dim"]
     chol: Float[AnyArray, "dim dim"]
+    family: ClassVar[str] = "FullRank"
 
     def __init__(self, mean: Any, chol: Any):
         mean = check_floating("mean", mean, ndim=1)
@@ -73,16 +73,25 @@ class Gaussian(Module):
         return cls(as_array(np.zeros(dim, dtype or float)), as_array(np.eye(dim, dtype=dtype or float)))
 
     @property
-    def dim(self) -> int:
-        return self.mean.shape[-1]
-
-    @property
     def covariance(self) -> Float[Array, "dim dim"]:
         return self.chol @ self.chol.T
 
     @property
     def standard_deviations(self) -> Float[Array, " dim"]:
         return jnp.linalg.norm(self.chol, axis=-1)
+
+    def marginal(self, indices: Any) -> "Gaussian":
+        """The Gaussian of one coordinate, or of several.
+
+        >>> Gaussian(jnp.arange(3.0), 2 * jnp.eye(3)).marginal(2).chol.tolist()
+        [[2.0]]
+        """
+        kept = check_coordinates(indices, self.dim)
+        return Gaussian(self.mean[kept], linalg.cholesky_of_square(self.chol[kept]))
+
+    def min_eigenvalue(self) -> Float[AnyArray, ""]:
+        """The smallest eigenvalue of the covariance."""
+        return linalg.singular_values(self.chol)[-1] ** 2
 
     def is_valid(self) -> Bool[AnyArray, ""]:
         """Whether mean and factor are finite, and the factor's diagonal positive."""
@@ -99,32 +108,19 @@ class Gaussian(Module):
         flat = (z - self.mean).reshape(-1, self.dim)
         return linalg.solve_lower(self.chol, flat.T).T.reshape(z.shape)
 
-    def sample(self, key: Key[Array, ""], n: int) -> Float[Array, "n dim"]:
-        """`n` independent draws."""
-        check_key(key)
-        check_positive_integer("n", n, "It is the number of draws.")
-        return self.push(jax.random.normal(key, (n, self.dim), self.mean.dtype))
-
-    def log_prob(self, z: Any) -> Float[Array, "*n"]:
-        """Log density at `z`, with any leading axes."""
-        z = jnp.asarray(z, self.mean.dtype)
-        if z.shape[-1:] != (self.dim,):
-            raise fail("z", f"an array whose last axis is {self.dim}", z, "Pass points of the Gaussian's dimension.")
-        return self.log_prob_of_noise(self.whiten(z))
-
-    def log_prob_of_noise(self, noise: Float[AnyArray, "*n dim"]) -> Float[AnyArray, "*n"]:
-        """Log density at `push(noise)`, without a solve."""
-        squares = (noise**2).sum(axis=-1)
-        return -squares / 2 - self.log_det_chol() - self.dim * _LOG_2PI / 2
-
-    def log_det_chol(self) -> Float[AnyArray, ""]:
-        """log det L, half the log determinant of the covariance."""
+    def log_det_root(self) -> Float[AnyArray, ""]:
+        """log det L."""
         xp = namespace(self.chol)
         return xp.log(xp.diagonal(self.chol)).sum()
 
-    def entropy(self) -> Float[Array, ""]:
-        """Differential entropy in nats."""
-        return self.log_det_chol() + self.dim * (1 + _LOG_2PI) / 2
+    def precision(self) -> Dense:
+        """Σ⁻¹."""
+        inverse_chol = linalg.inverse_lower(self.chol)
+        return Dense(inverse_chol.T @ inverse_chol)
+
+    def precision_times_noise(self, noise: Float[AnyArray, "n dim"]) -> Float[AnyArray, "n dim"]:
+        """Σ⁻¹ (z − m) = L⁻ᵀ ε."""
+        return noise @ linalg.inverse_lower(self.chol)
 
     def kl(self, other: "Gaussian") -> Float[Array, ""]:
         """KL(self ‖ other), in closed form.
@@ -136,7 +132,7 @@ class Gaussian(Module):
         self._check_same_dim(other)
         ratio = linalg.solve_lower(other.chol, self.chol)
         shift = other.whiten(self.mean)
-        log_det = other.log_det_chol() - self.log_det_chol()
+        log_det = other.log_det_root() - self.log_det_root()
         return (jnp.sum(ratio**2) + jnp.sum(shift**2) - self.dim) / 2 + log_det
 
     def _check_same_dim(self, other: "Gaussian") -> None:
@@ -154,6 +150,53 @@ class Gaussian(Module):
         rotation = linalg.polar_rotation(other.chol.T @ self.chol)
         covariance_part = jnp.sum((self.chol - other.chol @ rotation) ** 2)
         return jnp.sqrt(jnp.sum((self.mean - other.mean) ** 2) + covariance_part)
+
+    # ---- The tangent space: maps z ↦ a + S (z − m) with a symmetric S
+
+    def project(self, field):
+        return Estimate.of(field, field.slope.matrix())
+
+    def gradient_norm(self, estimate):
+        xp = namespace(self.mean)
+        return xp.sqrt((estimate.a**2).sum() + ((linalg.symmetrise(estimate.S) @ self.chol) ** 2).sum())
+
+    def transport(self, estimate, step_size, clip):
+        mean, chol, clipped = moves.transport(self.mean, self.chol, estimate, step_size, clip)
+        return Gaussian.unchecked(mean, chol), clipped
+
+    def forward_backward(self, estimate, step_size, gradient):
+        return Gaussian.unchecked(*moves.forward_backward(self.mean, self.chol, estimate, step_size, gradient))
+
+    def first_frame(self):
+        # A gradient step may take L through a singular matrix. A Cholesky factor has a positive diagonal; the signs of
+        # the columns of the optimiser's own L are the frame.
+        return jnp.ones_like(self.mean)
+
+    def free(self, frame):
+        return self.mean, self.chol * frame
+
+    def free_gradient(self, estimate, frame):
+        return estimate.K * estimate.a, jnp.tril(estimate.K * estimate.S @ self.chol) * frame
+
+    def from_free(self, free, frame):
+        mean, chol = free
+        signs = jnp.where(jnp.diagonal(chol) < 0, -1, 1).astype(chol.dtype)
+        return Gaussian.unchecked(mean, chol * signs), signs
+
+    def whitened_state(self):
+        return moves.WhitenedState.start(self.mean, self.chol)
+
+    def whitened_step(self, estimate, state, settings):
+        mean, chol, state, report = moves.whitened_step(self.mean, self.chol, estimate, state, settings)
+        return Gaussian.unchecked(mean, chol), state, report
+
+
+def check_coordinates(indices: Any, dim: int) -> np.ndarray:
+    """One coordinate or several, as an array of integers."""
+    kept = np.atleast_1d(np.asarray(indices))
+    if kept.ndim != 1 or not np.issubdtype(kept.dtype, np.integer) or not np.all((-dim <= kept) & (kept < dim)):
+        raise fail("indices", f"coordinates from 0 to {dim - 1}", indices, "Pass an integer, or a list of them.")
+    return kept
 
 
 def _cast(argument: str, array: Array, dtype: Any) -> Array:

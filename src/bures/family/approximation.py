@@ -1,0 +1,158 @@
+"""What every variational family offers: an approximation q that can be drawn from, evaluated, projected on and moved.
+
+A family is a manifold of distributions. Its members know how draws come from standard normal noise, how to project the
+field of a bound onto the tangent space at q (`project`), and how to move along the projection, in one way for each
+geometry that they can serve. A geometry asks whether its move is there and refuses the family by name if not.
+"""
+
+import dataclasses
+import math
+from typing import Any, ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Key, PyTree
+
+from bures.arrays import AnyArray, Module
+from bures.check import check_key, check_positive_integer, fail
+from bures.field import Estimate, Field, Operator
+
+LOG_2PI = math.log(2 * math.pi)
+
+
+class StepReport(NamedTuple):
+    """What a step reports besides the new approximation."""
+
+    clipped: Bool[AnyArray, ""]  # whether a safeguard acted
+    step_size: Float[AnyArray, ""] | float
+    gap: Float[AnyArray, ""] | float = math.inf  # nats below the optimum, where the geometry can tell
+
+
+class AbstractApproximation(Module):
+    """A member of a variational family: draws are `push(noise)` of standard normal noise."""
+
+    mean: eqx.AbstractVar[Float[AnyArray, " dim"]]
+    family: ClassVar[str]  # its name in messages
+
+    @property
+    def dim(self) -> int:
+        return self.mean.shape[-1]
+
+    def parts(self) -> dict[str, AnyArray]:
+        """Its arrays by name."""
+        fields = dataclasses.fields(self)
+        return {field.name: getattr(self, field.name) for field in fields if not field.metadata.get("static", False)}
+
+    # ---- Draws and densities
+
+    def push(self, noise: Float[AnyArray, "*n dim"]) -> Float[AnyArray, "*n dim"]:
+        """The map from standard normal noise to draws."""
+        raise NotImplementedError
+
+    def whiten(self, z: Float[AnyArray, "*n dim"]) -> Float[AnyArray, "*n dim"]:
+        """The inverse of `push`."""
+        raise NotImplementedError
+
+    def log_det_root(self) -> Float[AnyArray, ""]:
+        """Half the log determinant of the covariance."""
+        raise NotImplementedError
+
+    def precision(self) -> Operator:
+        """Σ⁻¹."""
+        raise NotImplementedError
+
+    def precision_times_noise(self, noise: Float[AnyArray, "n dim"]) -> Float[AnyArray, "n dim"]:
+        """Σ⁻¹ (z − m) at z = `push(noise)`: the score of −log q there."""
+        raise NotImplementedError
+
+    def sample(self, key: Key[Array, ""], n: int) -> Float[Array, "n dim"]:
+        """`n` independent draws."""
+        check_key(key)
+        check_positive_integer("n", n, "It is the number of draws.")
+        return self.push(jax.random.normal(key, (n, self.dim), self.mean.dtype))
+
+    def log_prob(self, z: Any) -> Float[Array, "*n"]:
+        """Log density at `z`, with any leading axes."""
+        z = jnp.asarray(z, self.mean.dtype)
+        if z.shape[-1:] != (self.dim,):
+            raise fail("z", f"an array whose last axis is {self.dim}", z, "Pass points of the Gaussian's dimension.")
+        return self.log_prob_of_noise(self.whiten(z))
+
+    def log_prob_of_noise(self, noise: Float[AnyArray, "*n dim"]) -> Float[AnyArray, "*n"]:
+        """Log density at `push(noise)`, without a solve."""
+        squares = (noise**2).sum(axis=-1)
+        return -squares / 2 - self.log_det_root() - self.dim * LOG_2PI / 2
+
+    def entropy(self) -> Float[Array, ""]:
+        """Differential entropy in nats."""
+        return self.log_det_root() + self.dim * (1 + LOG_2PI) / 2
+
+    # ---- Validity
+
+    def is_valid(self) -> Bool[AnyArray, ""]:
+        """Whether it is a distribution: all finite, the covariance positive definite."""
+        raise NotImplementedError
+
+    def min_eigenvalue(self) -> Float[AnyArray, ""]:
+        """The smallest eigenvalue of the covariance, or a bound below it where that costs less."""
+        raise NotImplementedError
+
+    # ---- The tangent space, and moves along it
+
+    def project(self, field: Field) -> Estimate:
+        """The orthogonal projection of the field onto the tangent space."""
+        raise NotImplementedError
+
+    def gradient_norm(self, estimate: Estimate) -> Float[AnyArray, ""]:
+        """The norm of the projected field in L²(q)."""
+        raise NotImplementedError
+
+    def transport(
+        self, estimate: Estimate, step_size: Any, clip: tuple[Any, Any]
+    ) -> tuple["AbstractApproximation", Bool[AnyArray, ""]]:
+        """Pushed forward by z ↦ z + step_size (a + S (z − m)), the factors clamped to `clip`; and whether they were."""
+        raise NotImplementedError
+
+    def forward_backward(
+        self, estimate: Estimate, step_size: Any, gradient: Float[AnyArray, " dim"]
+    ) -> "AbstractApproximation":
+        """A forward step on the potential, of mean `gradient`, and the proximal step of the entropy."""
+        raise NotImplementedError
+
+    def first_frame(self) -> PyTree:
+        """What free parameters have that q has not, such as signs."""
+        raise NotImplementedError
+
+    def free(self, frame: PyTree) -> PyTree:
+        """Parameters for gradient steps in a vector space."""
+        raise NotImplementedError
+
+    def free_gradient(self, estimate: Estimate, frame: PyTree) -> PyTree:
+        """The gradient of the bound in them."""
+        raise NotImplementedError
+
+    def from_free(self, free: PyTree, frame: PyTree) -> tuple["AbstractApproximation", PyTree]:
+        """The member that free parameters stand for, and their frame."""
+        raise NotImplementedError
+
+    def whitened_state(self) -> PyTree:
+        """What a `Whitened` geometry remembers, before the first step."""
+        raise NotImplementedError
+
+    def whitened_step(
+        self, estimate: Estimate, state: Any, settings: Any
+    ) -> tuple["AbstractApproximation", PyTree, StepReport]:
+        """A step of the `Whitened` geometry with these settings."""
+        raise NotImplementedError
+
+    @classmethod
+    def can(cls, move: str) -> bool:
+        """Whether the family has this move."""
+        return getattr(cls, move) is not getattr(AbstractApproximation, move)
+
+
+def in_double(q: Any) -> Any:
+    """The same approximation in NumPy's double precision."""
+    return jax.tree.map(lambda x: np.asarray(x, np.float64), q)

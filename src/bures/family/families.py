@@ -1,0 +1,118 @@
+"""The families to choose from: `FullRank`, `MeanField`, `LowRank`. Each makes its members from any Gaussian."""
+
+from typing import Any, ClassVar
+
+import equinox as eqx
+import numpy as np
+
+from bures import linalg
+from bures.arrays import Module, namespace
+from bures.check import fail
+from bures.family.approximation import AbstractApproximation
+from bures.family.gaussian import Gaussian
+from bures.family.low_rank import LowRankGaussian
+from bures.family.low_rank_moves import worth
+
+_COLUMNS = 8  # of a low-rank Gaussian to begin with, where the rank is left to it
+
+
+class AbstractFamily(Module):
+    """A manifold of distributions to fit."""
+
+    def of(self, q: AbstractApproximation) -> AbstractApproximation:
+        """The member that is nearest to an approximation."""
+        raise NotImplementedError
+
+    def standard(self, dim: int, dtype: Any = None) -> AbstractApproximation:
+        """The standard normal."""
+        raise NotImplementedError
+
+
+class FullRank(AbstractFamily):
+    """Gaussians with any covariance: d (d + 3) / 2 numbers."""
+
+    def of(self, q):
+        return q.as_gaussian() if isinstance(q, LowRankGaussian) else q
+
+    def standard(self, dim, dtype=None):
+        return Gaussian.standard(dim, dtype)
+
+
+class _Scaled(AbstractFamily):
+    """Gaussians with a diagonal and some columns."""
+
+    def columns(self, dim: int) -> int:
+        """Of a member, to begin with."""
+        raise NotImplementedError
+
+    grows: ClassVar[bool] = False
+
+    def of(self, q):
+        columns = self.columns(q.dim)
+        if isinstance(q, LowRankGaussian):
+            kept = np.argsort(-np.asarray(worth(q.variances)), kind="stable")[:columns]
+            mean, scale, basis, variances = q.mean, q.scale, q.basis[:, kept], q.variances[kept]
+        else:
+            mean, scale, basis, variances = _nearest(q, columns)
+        basis, variances = _padded(basis, variances, columns)
+        return LowRankGaussian.unchecked(mean, scale, basis, variances, self.grows)
+
+    def standard(self, dim, dtype=None):
+        one = np.ones(dim, np.dtype(dtype or float))
+        basis, variances = _padded(np.zeros((dim, 0), one.dtype), one[:0], self.columns(dim))
+        return LowRankGaussian(np.zeros_like(one), one, basis, variances, grows=self.grows)
+
+
+class MeanField(_Scaled):
+    """Gaussians with independent coordinates: 2 d numbers."""
+
+    def columns(self, dim):
+        return 0
+
+
+def _check_rank(rank: Any) -> int | None:
+    if rank is None:
+        return None
+    if isinstance(rank, bool) or not isinstance(rank, int | np.integer) or rank < 0:
+        raise fail("rank", "a whole number, or None", rank, "Leave it out: the fit finds the rank by itself.")
+    return int(rank)
+
+
+class LowRank(_Scaled):
+    """Gaussians with covariance D (I + V (Λ − I) Vᵀ) D: scales, and a few directions wider or narrower than they say.
+
+    By default the rank is found by the fit: a direction is added while it is worth more than a thousandth of a nat
+    beyond its noise, and dropped when it is not. A compiled loop (`num_steps`, `jit`, `vmap`) cannot change the shape
+    of its arrays: there the rank is at most 8, or the one given.
+    """
+
+    rank: int | None = eqx.field(static=True, default=None, converter=_check_rank)
+
+    @property
+    def grows(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.rank is None
+
+    def columns(self, dim):
+        return min(_COLUMNS if self.rank is None else self.rank, dim // 2)
+
+
+def _nearest(q: Any, columns: int) -> tuple[Any, Any, Any, Any]:
+    """Scales from the diagonal of the precision, as mean field has them, and the directions worth most beside them."""
+    xp = namespace(q.mean)
+    scale = 1 / xp.sqrt(q.precision().diagonal())
+    if not columns:
+        return q.mean, scale, q.chol[:, :0], q.mean[:0]
+    root = q.chol / scale[:, None]
+    variances, vectors = linalg.eigh(root @ root.T)
+    kept = xp.argsort(-worth(variances))[:columns]
+    return q.mean, scale, vectors[:, kept], variances[kept]
+
+
+def _padded(basis: Any, variances: Any, columns: int) -> tuple[Any, Any]:
+    """With columns that are not in use up to a number of them."""
+    xp, missing = namespace(basis), columns - variances.shape[-1]
+    if missing <= 0:
+        return basis, variances
+    unit = xp.eye(basis.shape[0], columns, dtype=basis.dtype)
+    filled = linalg.qr(xp.concatenate([basis, unit], axis=1))[0][:, :columns] if variances.size else unit
+    return filled, xp.concatenate([variances, xp.ones(missing, variances.dtype)])

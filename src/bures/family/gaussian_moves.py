@@ -1,0 +1,127 @@
+"""Moves of full Gaussians: one function for each geometry, on the mean and the Cholesky factor."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from bures import linalg
+from bures.arrays import AnyArray, choose, namespace
+from bures.family.approximation import StepReport
+from bures.field import Estimate
+
+Vector = Float[AnyArray, " dim"]
+Matrix = Float[AnyArray, "dim dim"]
+
+
+def transport(
+    mean: Vector, chol: Matrix, estimate: Estimate, step_size: Any, clip: tuple[Any, Any]
+) -> tuple[Vector, Matrix, Bool[AnyArray, ""]]:
+    """m + η a and the factor of H Σ H with H = I + η S, its eigenvalues clamped; and whether that acted."""
+    xp = namespace(mean)
+    change = step_size * linalg.symmetrise(estimate.S)
+    low, high = clip
+
+    def clamp():
+        values, vectors = linalg.eigh(change)
+        clamped = xp.clip(1 + values, low, high)
+        return (vectors * clamped) @ vectors.T, xp.any(clamped != 1 + values)
+
+    def pass_through():
+        return xp.eye(mean.shape[-1], dtype=change.dtype) + change, xp.asarray(False)
+
+    # The Frobenius norm bounds the spectrum: most steps need no eigendecomposition to know the clamp is idle.
+    # A change that is not finite passes through too, to be seen as such.
+    largest = xp.linalg.norm(change)
+    idle = (largest <= xp.minimum(1 - low, high - 1)) | ~xp.isfinite(largest)
+    factor, clipped = choose(idle, pass_through, clamp)
+    return mean + step_size * estimate.a, linalg.cholesky_of_square(factor @ chol), clipped
+
+
+def forward_backward(
+    mean: Vector, chol: Matrix, estimate: Estimate, step_size: Any, gradient: Vector
+) -> tuple[Vector, Matrix]:
+    """A forward step on the potential V and the proximal step of the entropy; S holds Σ⁻¹ − E∇²V."""
+    xp = namespace(mean)
+    identity = xp.eye(mean.shape[-1], dtype=mean.dtype)
+    inverse_chol = linalg.inverse_lower(chol)
+    hessian = linalg.symmetrise(estimate.S) - inverse_chol.T @ inverse_chol
+    half = (identity + step_size * hessian) @ chol
+    values, vectors = linalg.eigh(half @ half.T)
+    return mean + step_size * gradient, linalg.cholesky_of_square(vectors * xp.sqrt(proximal(values, step_size)))
+
+
+def proximal(variances: Vector, step_size: Any) -> Vector:
+    """The proximal step of the entropy on variances: ½ (v + 2η + (v (v + 4η))^½)."""
+    xp = namespace(variances)
+    variances = xp.maximum(variances, 0)
+    return (variances + 2 * step_size + xp.sqrt(variances * (variances + 4 * step_size))) / 2
+
+
+class WhitenedState(NamedTuple):
+    """What is remembered of earlier gradients."""
+
+    a: Float[AnyArray, " dim"]  # their running average
+    S: Float[AnyArray, "dim dim"]
+    size: Float[AnyArray, ""]  # the running average of their squared norm
+    mean_A: Float[AnyArray, ""]
+    delay: Float[AnyArray, ""]  # 1 / gain − 1
+    gap: Float[AnyArray, ""]
+
+    @classmethod
+    def start(cls, mean: Vector, chol: Matrix) -> "WhitenedState":
+        """Before the first step."""
+        xp = namespace(mean)
+        zero, infinity = (xp.asarray(value, mean.dtype) for value in (0, np.inf))
+        return cls(xp.zeros_like(mean), xp.zeros_like(chol), zero, zero, zero, infinity)
+
+
+def whitened_step(
+    mean: Vector, chol: Matrix, estimate: Estimate, state: WhitenedState, settings: Any
+) -> tuple[Vector, Matrix, WhitenedState, StepReport]:
+    """A step of `bures.Whitened`, whose fields are the settings."""
+    xp = namespace(mean)
+    # By the mean of this step alone the quotient would be biased: draws of large weight are in both parts.
+    memory = 1 / (1 + state.delay)
+    mean_A = xp.where(state.mean_A > 0, state.mean_A + memory * (estimate.mean_A - state.mean_A), estimate.mean_A)
+    a, S = estimate.a / mean_A, linalg.symmetrise(estimate.S) / mean_A
+    shift, whitened = gradient = _whiten(a, S, chol)
+    average = _whiten(state.a, state.S, chol)
+    size, average_size = _nats(gradient, gradient), _nats(average, average)
+    stale = (average_size > settings.stale * size) | (average_size == 0)
+    cosine = _nats(gradient, average) / xp.where(stale, 1, xp.sqrt(size * average_size))
+    change = xp.where(cosine < 0, 1 / xp.sqrt(xp.maximum(size, 1)), -cosine / 2)
+    delay = xp.where(stale, state.delay, xp.maximum(state.delay + change, 0))
+    gain = 1 / (1 + delay)
+
+    values, vectors = linalg.eigh(whitened)
+    # The bound comes after the gain: noise that is bounded on one side only would leave a bias at any gain.
+    excess = xp.maximum(-gain * values, -1)
+    widening, narrowing = 1 + xp.maximum(-excess, 0), 1 + xp.maximum(excess, 0)
+    centre = chol.T @ estimate.entropy_score / mean_A
+    move = gain * (vectors.T @ centre + (vectors.T @ (shift - centre)) / narrowing)
+    length = xp.linalg.norm(move)
+    clipped = (length > settings.trust_radius) | (values[-1] > 1)
+    overshoot = length / settings.trust_radius
+    narrowing = 1 + (narrowing - 1) / xp.maximum(overshoot - settings.far, 1)
+    move = vectors @ (move / xp.maximum(overshoot, 1))
+    mean = mean + chol @ move
+    root = xp.column_stack([vectors * xp.sqrt(widening / narrowing), settings.doubt * move])
+    moved = linalg.cholesky_of_square(chol @ root)
+
+    share = xp.where(stale, 1, gain)
+    a, S = state.a + share * (a - state.a), state.S + share * (S - state.S)
+    average = _whiten(a, S, chol)
+    size = state.size + xp.maximum(share, settings.memory) * (size - state.size)
+    gap = _nats(average, average) + gain * size / 2
+    return mean, moved, WhitenedState(a, S, size, mean_A, delay, gap), StepReport(clipped, gain, gap)
+
+
+def _whiten(a: Vector, S: Matrix, chol: Matrix) -> tuple[AnyArray, AnyArray]:
+    """The affine map z ↦ a + S (z − m) in the coordinates where q is standard normal."""
+    return chol.T @ a, chol.T @ S @ chol
+
+
+def _nats(one: tuple[AnyArray, AnyArray], other: tuple[AnyArray, AnyArray]) -> Float[AnyArray, ""]:
+    """The inner product of whitened gradients in the Fisher metric: of a small one with itself, the KL it is worth."""
+    return one[0] @ other[0] / 2 + (one[1] * other[1]).sum() / 4
