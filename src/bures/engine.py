@@ -45,20 +45,21 @@ class Evaluator:
     - `target`: the target.
     - `batch`: the number of points that the program takes, by default those of a step. Fewer are padded; more are taken
         in several calls.
+    - `few`: whether single points are often asked for, as climbs by gradients do.
     - `dtype`: of the points and the results, by default JAX's present one.
 
     A target whose cost depends on the point, or of so many rows that a full batch would be slow, is evaluated in blocks
     within the program, only as many as there are points for: then a call of few points costs little.
     """
 
-    def __init__(self, target: Target, batch: int | None = None, dtype: Any = None):
+    def __init__(self, target: Target, batch: int | None = None, dtype: Any = None, few: bool = False):
         self.target, self.dim = target, target.dim
         self.dtype = np.dtype(present_dtype() if dtype is None else dtype)
         self.batch = batch = _batch_size(target.dim) if batch is None else batch
         self.count = 0  # points evaluated
         self.compile_seconds = 0.0
         self._on_host = getattr(target.log_density, "values_and_scores_on_host", None)
-        largest = _SMALLEST_BLOCK if target.uneven else _DRAWS if batch <= _DRAWS else _LARGE_BLOCK
+        largest = _SMALLEST_BLOCK if target.uneven or few else _DRAWS if batch <= _DRAWS else _LARGE_BLOCK
         block = min(largest, max(_SMALLEST_BLOCK, _BLOCK_ELEMENTS // target.width))
         self.block = -(-batch // -(-batch // block))  # equal blocks
         leaves, structure = jax.tree.flatten(target.log_density)

@@ -1,7 +1,9 @@
 """Where a fit begins in many dimensions: along a climb by gradients, with scales from scores around the points passed.
 
-The mode itself is often the wrong place: with hierarchical models log p has a narrow peak that holds no mass. So some
-points of the way up are compared by the bound of a diagonal Gaussian with the curvature there. No d × d array anywhere.
+The mode itself is often the wrong place: with hierarchical models log p has a narrow peak that holds no mass. So a
+mean-field fit takes a few steps from some points on the way up, and what its bound promises is compared. At the best of
+them the directions in which the density is wider or narrower than the diagonal says are found by Lanczos' method, a block of
+vectors at a time. No d × d array anywhere.
 """
 
 from typing import NamedTuple
@@ -9,8 +11,15 @@ from typing import NamedTuple
 import numpy as np
 
 from bures.engine import Evaluator
+from bures.estimator import Stein
+from bures.family.approximation import AbstractApproximation
+from bures.family.families import AbstractFamily
 from bures.family.low_rank import LowRankGaussian
+from bures.family.low_rank_moves import worth
+from bures.geometry import Whitened
 from bures.integrable import refuse_improper
+from bures.loop import Method, State, take_step
+from bures.objective import ELBO
 from bures.search import Evaluate, Summit, ascend
 from bures.start import Start, first_point
 from bures.target import Target
@@ -18,19 +27,34 @@ from bures.threads import one_blas_thread
 
 _EVALUATIONS = 500  # of the climb
 _PLACES = 8  # on the way up that are compared, further and further apart
-_DRAWS = 40  # around each, in each round
-_ROUNDS = 3  # to find the scales: they must be known to be looked at properly
+_DRAWS = 30  # around each, and at each of the steps from there
 _NEAR = 0.1  # standard deviations to look at for curvature
 _FIRST_SCALE = 1e-3
+_STEPS = Method(ELBO(), Stein(M=_DRAWS), Whitened())
+_FIRST_STEPS, _MORE_STEPS = 8, 12  # from every place, and from the two that promise most
+_AHEAD = 10  # steps for which a rise of the bound is taken to go on
+_BLOCK, _BLOCKS = 24, 4  # vectors of a block of Lanczos' method, and blocks
+_MOST_COLUMNS = 48
+_WORTH = 0.01  # nats, of a direction that is taken along
+_LEAST_PRECISION = 1e-6
 _CHECKED_DIM = 700  # up to which a density that cannot be normalised is looked for
 
 
 class _Place(NamedTuple):
-    """A diagonal Gaussian and the bound that its draws see."""
+    """A diagonal Gaussian on its way, and the bounds that its draws have seen."""
 
-    point: np.ndarray
-    scale: np.ndarray
-    bound: float
+    state: State
+    bounds: tuple[float, ...] = ()
+
+    @property
+    def promise(self) -> float:
+        """The bound if it goes on to rise as it did: places further down are better in the end, if they are not too far.
+
+        Two steps at a time are averaged, against noise.
+        """
+        now, before = np.mean(self.bounds[-2:]), np.mean(self.bounds[-5:-3])
+        promise = float(now + _AHEAD * max(now - before, 0.0) / 3)
+        return promise if np.isfinite(promise) else -np.inf
 
 
 def find_start_in_factors(rng: np.random.Generator, target: Target, evaluator: Evaluator) -> Start:
@@ -38,12 +62,29 @@ def find_start_in_factors(rng: np.random.Generator, target: Target, evaluator: E
     with np.errstate(all="ignore"), one_blas_thread(target.dim):
         point = first_point(rng, target, evaluator)
         ways, top = _climb(evaluator.value_and_score, point)
-        places = [_look(rng, evaluator, way) for way in ways]
-        best = max(places, key=lambda place: place.bound if np.isfinite(place.bound) else -np.inf)
+        places = [_Place(_begin(rng, evaluator, way)) for way in ways]
         if top is not None and target.dim <= _CHECKED_DIM:
-            _refuse_improper(rng, target, evaluator, top, places[-1], point)
-    empty = np.zeros((target.dim, 0))
-    return Start(LowRankGaussian.unchecked(best.point, best.scale, empty, np.zeros(0), False))
+            _refuse_improper(rng, target, evaluator, top, places[-1].state.approximation.scale, point)
+        places = [_follow(rng, evaluator, place, _FIRST_STEPS) for place in places]
+        likely = sorted(places, key=lambda place: place.promise)[-2:]
+        likely = [_follow(rng, evaluator, place, _MORE_STEPS) for place in likely]
+        best = max(likely, key=lambda place: place.promise).state.approximation
+        basis, variances = _directions(rng, evaluator, best)
+    return Start(best.replaced(basis=basis, variances=variances))
+
+
+def better_start(rng: np.random.Generator, evaluator: Evaluator, starts: list[Start], family: AbstractFamily) -> Start:
+    """The start whose member of the family has the highest bound, with the modes that any has seen."""
+    with np.errstate(all="ignore"), one_blas_thread(evaluator.dim):
+        bounds = [_bound(rng, evaluator, family.of(start.approximation)) for start in starts]
+    seen = next((start for start in starts if start.modes), starts[0])
+    return starts[int(np.argmax(bounds))]._replace(modes=seen.modes, scale=seen.scale)
+
+
+def _bound(rng: np.random.Generator, evaluator: Evaluator, q: AbstractApproximation) -> float:
+    noise = rng.standard_normal((_DRAWS, q.dim))
+    bound = float(np.mean(np.asarray(evaluator.value(q.push(noise)), np.float64) - q.log_prob_of_noise(noise)))
+    return bound if np.isfinite(bound) else -np.inf
 
 
 def _climb(evaluate: Evaluate, point: np.ndarray) -> tuple[list[np.ndarray], Summit | None]:
@@ -65,17 +106,15 @@ def _climb(evaluate: Evaluate, point: np.ndarray) -> tuple[list[np.ndarray], Sum
     return [passed[i - 1][0] for i in chosen], summit
 
 
-def _look(rng: np.random.Generator, evaluator: Evaluator, point: np.ndarray) -> _Place:
-    """Scales from the curvature around a point, and the bound of the Gaussian they give."""
+def _begin(rng: np.random.Generator, evaluator: Evaluator, point: np.ndarray) -> State:
+    """The diagonal Gaussian with the curvature around a point: first very near, then as far as that says."""
     scale = np.full(point.size, _FIRST_SCALE)
-    for number in range(_ROUNDS):
-        noise = rng.standard_normal((_DRAWS, point.size)) * (_NEAR if number < _ROUNDS - 1 else 1)
+    for width in (_NEAR, 1.0):
+        noise = width * rng.standard_normal((_DRAWS, point.size))
         scores = np.asarray(evaluator.value_and_score(point + scale * noise)[1], np.float64)
         scale = scale / np.sqrt(_curvature(noise, scale * np.where(np.isfinite(scores), scores, 0)))
-    noise = rng.standard_normal((_DRAWS, point.size))
-    values = np.asarray(evaluator.value(point + scale * noise), np.float64)
-    bound = float(np.mean(values + np.sum(noise**2, axis=1) / 2) + np.sum(np.log(scale)))
-    return _Place(point, scale, bound)
+    q = LowRankGaussian.unchecked(point, scale, np.zeros((point.size, 0)), np.zeros(0), False)
+    return State(q, _STEPS.geometry.init(q))
 
 
 def _curvature(noise: np.ndarray, scores: np.ndarray) -> np.ndarray:
@@ -87,8 +126,52 @@ def _curvature(noise: np.ndarray, scores: np.ndarray) -> np.ndarray:
     return np.clip(np.maximum(slope, 2 * error), 1e-8, 1e8)
 
 
+def _follow(rng: np.random.Generator, evaluator: Evaluator, place: _Place, count: int) -> _Place:
+    """Where some steps of a mean-field fit lead from a place: which one is best shows only then."""
+    state, bounds = place
+    for _ in range(count):
+        state, info = take_step(rng, state, evaluator, _STEPS)
+        bounds = (*bounds, float(info.bound))
+    return _Place(state, bounds)
+
+
+def _directions(rng: np.random.Generator, evaluator: Evaluator, q: LowRankGaussian) -> tuple[np.ndarray, np.ndarray]:
+    """Orthonormal directions, where the scales are one, that are worth most, and the variances along them."""
+    dim = q.dim
+    block = min(_BLOCK, dim // (2 * _BLOCKS))
+    empty = np.zeros((dim, 0)), np.zeros(0)
+    if block == 0:
+        return empty
+    vectors, images = np.zeros((dim, 0)), np.zeros((dim, 0))
+    next_block = rng.standard_normal((dim, block))
+    for _ in range(_BLOCKS):
+        for _ in range(2):  # once is not enough for rounding
+            next_block = np.linalg.qr(next_block - vectors @ (vectors.T @ next_block))[0]
+        image = _curvature_times(evaluator, q, next_block)
+        if not np.all(np.isfinite(image)):
+            break
+        vectors, images = np.concatenate([vectors, next_block], axis=1), np.concatenate([images, image], axis=1)
+        next_block = image
+    if not vectors.shape[1]:
+        return empty
+    inner = vectors.T @ images
+    precision, turn = np.linalg.eigh((inner + inner.T) / 2)
+    gains = np.where(precision > _LEAST_PRECISION, worth(1 / np.maximum(precision, _LEAST_PRECISION)), 0)
+    best = np.argsort(-gains)[:_MOST_COLUMNS]
+    best = best[gains[best] > _WORTH]
+    return vectors @ turn[:, best], 1 / precision[best]
+
+
+def _curvature_times(evaluator: Evaluator, q: LowRankGaussian, vectors: np.ndarray) -> np.ndarray:
+    """−∇²log p times each column, where the scales are one: from scores a standard deviation to both sides."""
+    steps = (q.scale[:, None] * vectors).T
+    scores = evaluator.value_and_score(np.concatenate([q.mean + steps, q.mean - steps]))[1]
+    above, below = np.split(np.asarray(scores, np.float64), 2)
+    return (q.scale * (below - above) / 2).T
+
+
 def _refuse_improper(
-    rng: np.random.Generator, target: Target, evaluator: Evaluator, top: Summit, place: _Place, point: np.ndarray
+    rng: np.random.Generator, target: Target, evaluator: Evaluator, top: Summit, scale: np.ndarray, point: np.ndarray
 ) -> None:
-    summit = top._replace(axes=np.diag(place.scale))
+    summit = top._replace(axes=np.diag(scale))
     refuse_improper(rng, target, evaluator, summit if summit.is_mode else None, [summit], point)

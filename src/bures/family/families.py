@@ -1,6 +1,6 @@
 """The families to choose from: `FullRank`, `MeanField`, `LowRank`. Each makes its members from any Gaussian."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import numpy as np
@@ -11,7 +11,7 @@ from bures.check import fail
 from bures.family.approximation import AbstractApproximation
 from bures.family.gaussian import Gaussian
 from bures.family.low_rank import LowRankGaussian
-from bures.family.low_rank_moves import worth
+from bures.family.low_rank_moves import most_columns, worth
 
 _COLUMNS = 8  # of a low-rank Gaussian to begin with, where the rank is left to it
 
@@ -41,14 +41,17 @@ class FullRank(AbstractFamily):
 class _Scaled(AbstractFamily):
     """Gaussians with a diagonal and some columns."""
 
-    def columns(self, dim: int) -> int:
-        """Of a member, to begin with."""
+    def columns(self, dim: int, used: int = 0) -> int:
+        """Of a member to begin with, where so many are in use."""
         raise NotImplementedError
 
-    grows: ClassVar[bool] = False
+    @property
+    def grows(self) -> bool:
+        """Whether the fit may add columns."""
+        return False
 
     def of(self, q):
-        columns = self.columns(q.dim)
+        columns = self.columns(q.dim, q.rank if isinstance(q, LowRankGaussian) else 0)
         if isinstance(q, LowRankGaussian):
             kept = np.argsort(-np.asarray(worth(q.variances)), kind="stable")[:columns]
             mean, scale, basis, variances = q.mean, q.scale, q.basis[:, kept], q.variances[kept]
@@ -66,7 +69,7 @@ class _Scaled(AbstractFamily):
 class MeanField(_Scaled):
     """Gaussians with independent coordinates: 2 d numbers."""
 
-    def columns(self, dim):
+    def columns(self, dim, used=0):
         return 0
 
 
@@ -89,11 +92,12 @@ class LowRank(_Scaled):
     rank: int | None = eqx.field(static=True, default=None, converter=_check_rank)
 
     @property
-    def grows(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def grows(self) -> bool:
         return self.rank is None
 
-    def columns(self, dim):
-        return min(_COLUMNS if self.rank is None else self.rank, dim // 2)
+    def columns(self, dim, used=0):
+        by_itself = min(used + _COLUMNS, most_columns(dim))
+        return min(by_itself if self.rank is None else self.rank, dim // 2)
 
 
 def _nearest(q: Any, columns: int) -> tuple[Any, Any, Any, Any]:

@@ -9,6 +9,7 @@ the second kind is (I − H) diag(δ) (I − H), so the projection of a slope Ŝ
 and the rest of Ŝ V is the second kind's.
 """
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -23,14 +24,21 @@ if TYPE_CHECKING:
     from bures.family.low_rank import LowRankGaussian
 
 _WORTH = 0.001  # nats from which a direction is kept
+_MOST = 64  # columns by default: the work of a step grows with their square
 _SOLVER_STEPS, _RIDGE = 10, 0.05
 _UNUSED = 1e-10  # variances this close to one are one
 _FIRST = 0.01  # length of a column that is not in use, for free parameters: at zero its gradient would vanish
-_ERRORS = 2.0  # by which a new direction must be sure
+_ERRORS = 3.0  # by which a new direction must be sure
+_MEMORY = 0.2  # weight of a new squared signal in its running average
 _SURE = 3.0  # errors by which a variance must be too large to be more than halved
 
 Vector = Float[AnyArray, " dim"]
 Columns = Float[AnyArray, "dim r"]
+
+
+def most_columns(dim: int) -> int:
+    """Columns that a fit takes into use by itself: 64, or the square root of the dimension if that is more."""
+    return max(_MOST, math.isqrt(dim))
 
 
 def worth(variances: AnyArray) -> AnyArray:
@@ -100,6 +108,8 @@ class LowRankState(NamedTuple):
     mean_A: Float[AnyArray, ""]
     delay: Float[AnyArray, ""]  # 1 / gain − 1
     mean_delay: Float[AnyArray, ""]  # the same for the mean
+    inside: Float[AnyArray, ""]  # squared size of what the columns should change by, noise apart: within their span
+    across: Float[AnyArray, ""]  # and out of it
     gap: Float[AnyArray, ""]
 
     @classmethod
@@ -107,7 +117,7 @@ class LowRankState(NamedTuple):
         """Before the first step."""
         xp = namespace(q.mean)
         zero, infinity = (xp.asarray(value, q.mean.dtype) for value in (0, np.inf))
-        return cls(xp.zeros_like(q.mean), xp.zeros_like(q.mean), zero, zero, zero, zero, infinity)
+        return cls(xp.zeros_like(q.mean), xp.zeros_like(q.mean), zero, zero, zero, zero, zero, zero, infinity)
 
 
 class Seen(NamedTuple):
@@ -118,6 +128,7 @@ class Seen(NamedTuple):
     along: Columns  # Ŝ V
     residual: Float[AnyArray, "n dim"]
     spread: Vector  # variance of what is left of each coordinate
+    leverage: Float[AnyArray, " r"]  # variance of the slope along each column, per variance of a draw
 
 
 def whitened_step(
@@ -126,10 +137,10 @@ def whitened_step(
     """A step of `bures.Whitened`, whose fields are the settings.
 
     The same rules as for full Gaussians, with three differences. The affine map is fitted to the draws of an ELBO by
-    least squares, which for a field within the tangent space is exact from a few draws more than columns. The mean has a
-    gain of its own, because a diagonal cannot tell directions in which it overshoots. And columns come and go: those not in
-    use follow the directions that the map leaves over, and are taken into use when fresh draws say that they are worth
-    more than a thousandth of a nat.
+    least squares, which for a field within the tangent space is exact from a few draws more than columns. The mean has
+    a gain of its own, because a diagonal cannot tell directions in which it overshoots. And columns come and go: those
+    not in use follow the directions that the map leaves over, and are taken into use when fresh draws say that they are
+    worth more than a thousandth of a nat.
     """
     xp = namespace(q.mean)
     mean_A = state.mean_A + (estimate.mean_A - state.mean_A) * xp.where(state.mean_A > 0, 1 / (1 + state.delay), 1)
@@ -140,29 +151,35 @@ def whitened_step(
     gain, mean_gain = 1 / (1 + delay), 1 / (1 + mean_delay)
 
     X, Y = _beside(q, seen.along, delta)
-    error = _errors(seen.residual, q.basis)
+    error = _errors(seen, q.basis)
     used = (q.variances != 1) | _is_worth(xp.diagonal(X), error)
     X, Y = X * used * used[:, None], Y * used
-    noise = seen.spread.sum() / n  # of a column of Y
-    columns_gain = 1 / (1 + delay + noise)
+    columns = used.sum()
+    X_noise, Y_noise = columns * (error**2 * used).sum(), (seen.leverage * used).sum() * seen.spread.sum()
+    inside, X_gain = _wiener(state.inside, (X**2).sum() - X_noise, X_noise)
+    across, Y_gain = _wiener(state.across, (Y**2).sum() - Y_noise, Y_noise)
 
     move, overshoot = _mean_move(q, seen.a, delta, X, mean_gain, settings.trust_radius)
     change = gain * _tame(delta, xp.sqrt(seen.spread / n))
     factor = _factor(change, xp.maximum(overshoot - settings.far, 1)) * (1 + (settings.doubt * move) ** 2)
     mean = q.mean + q.scale * q.stretch(move, 0.5)
-    basis, variances = _turn(q, gain * X, columns_gain * Y, factor, xp.max(error, initial=0))
+    basis, variances = _turn(q, X_gain * X, Y_gain * Y, factor, xp.max(error, initial=0))
     basis, variances = _renew(q, basis, variances, seen.residual)
     moved = q.replaced(mean=mean, scale=q.scale * xp.sqrt(factor), basis=basis, variances=variances)
 
-    entries, cells = used.sum() ** 2, used.sum()
-    left = xp.maximum((X**2).sum() - entries * (error**2).mean() if q.capacity else 0, 0) / 4
-    left = left + xp.maximum((Y**2).sum() - cells * noise, 0) / 2 if q.capacity else left
-    doubtful = gain * entries * ((error**2).mean() if q.capacity else 0) / 8 + columns_gain * cells * noise / 4
     a, S = average
-    whitened = q.whiten_scores(a[None])[0], S * q.scale**2
-    gap = _nats(*whitened) + gain * size / 2 + left + doubtful
-    gap = xp.asarray(gap, q.mean.dtype)
-    return moved, LowRankState(a, S, size, mean_A, delay, mean_delay, gap), StepReport(overshoot > 1, gain, gap)
+    gap = _nats(q.whiten_scores(a[None])[0], S * q.scale**2) + gain * size / 2
+    gap = gap + xp.maximum(inside, 0) / 4 + X_gain * X_noise / 4 + xp.maximum(across, 0) / 2 + Y_gain * Y_noise / 2
+    state = LowRankState(a, S, size, mean_A, delay, mean_delay, inside, across, gap)
+    return moved, state, StepReport(overshoot > 1, gain, gap)
+
+
+def _wiener(signal: AnyArray, found: AnyArray, noise: AnyArray) -> tuple[AnyArray, AnyArray]:
+    """The running average of a squared signal, and the gain that leaves least of it and of the noise together."""
+    xp = namespace(found)
+    signal = xp.where(signal == 0, found, signal + _MEMORY * (found - signal))
+    positive = xp.maximum(signal, 0)
+    return signal, positive / xp.maximum(positive + noise, np.finfo(found.dtype).tiny)
 
 
 def _nats(a: Vector, delta: Vector) -> AnyArray:
@@ -196,7 +213,7 @@ def _least_squares(q: "LowRankGaussian", field: Field) -> Seen:
     spread = (residual**2).sum(axis=0) / max(n - V.shape[1] - 2, 1)
     across = along - V @ (V.T @ along)
     own = (1 - (V**2).sum(axis=1)) * b - (V * across).sum(axis=1)
-    return Seen(a, own, along, residual, spread)
+    return Seen(a, own, along, residual, spread, xp.diagonal(inverse)[1:] / n)
 
 
 def _moments(q: "LowRankGaussian", estimate: Estimate, field: Field, mean_A: AnyArray) -> Seen:
@@ -211,8 +228,8 @@ def _moments(q: "LowRankGaussian", estimate: Estimate, field: Field, mean_A: Any
     n = s.shape[0]
     residual = s - a - own * field.noise - (field.noise @ V) @ (along - own[:, None] * V).T
     residual = residual * (n * weight[:, None]) ** 0.5
-    spread = n * (weight**2 * n @ (s - a) ** 2) / n
-    return Seen(a, own, along, residual, spread)
+    spread = n * (weight**2 @ (s - a) ** 2)
+    return Seen(a, own, along, residual, spread, namespace(a).ones_like(q.variances) / n)
 
 
 def _solve(V: Columns, own: Vector) -> Vector:
@@ -276,10 +293,11 @@ def _beside(q: "LowRankGaussian", along: Columns, delta: Vector) -> tuple[AnyArr
     return linalg.symmetrise(X), beside - V @ X
 
 
-def _errors(residual: Float[AnyArray, "n dim"], V: Columns) -> Float[AnyArray, " r"]:
+def _errors(seen: Seen, V: Columns) -> Float[AnyArray, " r"]:
     """Standard errors of the slope along each column."""
-    n = residual.shape[0]
-    return namespace(V).sqrt(((residual @ V) ** 2).mean(axis=0) / n)
+    n, r = seen.residual.shape[0], V.shape[1]
+    variances = ((seen.residual @ V) ** 2).sum(axis=0) / max(n - r - 2, 1)
+    return namespace(V).sqrt(variances * seen.leverage)
 
 
 def _is_worth(slopes: AnyArray, errors: AnyArray) -> AnyArray:
@@ -335,7 +353,7 @@ def _turn(
     values, vectors = linalg.eigh(xp.eye(2 * r, dtype=X.dtype) + (triangle * (values - 1)) @ triangle.T)
     gains = xp.where(values > 0, worth(xp.maximum(values, np.finfo(X.dtype).tiny)), np.inf)
     best = xp.argsort(-gains)[:r]
-    kept = gains[best] > _WORTH
+    kept = gains[best] > _WORTH + error**2
     return (basis @ vectors)[:, best], xp.where(kept, values[best], 1)
 
 
@@ -347,7 +365,7 @@ def _renew(
     if not q.capacity:
         return basis, variances
     if xp is np and q.grows and np.sum(variances == 1) <= q.capacity // 8:
-        room = min(2 * q.capacity, n // 3, q.dim // 2) - q.capacity
+        room = min(2 * q.capacity, n // 3, q.dim // 2, most_columns(q.dim)) - q.capacity
         if room > 0:
             basis = np.concatenate([basis, residual[:room].T], axis=1)
             variances = np.concatenate([variances, np.ones(room, variances.dtype)])

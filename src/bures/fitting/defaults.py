@@ -10,17 +10,19 @@ from bures.loop import Method
 from bures.objective import ELBO, IWELBO, VRIWAE, AbstractObjective
 from bures.target import Target
 
-FULL_RANK_DIM = 250  # up to which full Gaussians are the default
+FULL_RANK_DIM = 400  # up to which full Gaussians are the default
+MANY = 250  # dimensions beyond which draws are dear: a step takes fewer of them
+_DRAWS_PER_DIMENSION = 2  # at a step, in many dimensions
 _FEW_DRAWS = 100  # at a step, from a start that is nearly exact
 _LATE = 4  # times the draws, at a late step
 _K, _IW_DIM = 10, 10  # draws in a tuple by default, and the dimension up to which their weights are used as they are
 
 
 def default_family(target: Target, init: AbstractApproximation | None = None) -> AbstractFamily:
-    """That of `init`; else full Gaussians up to 250 dimensions, and low-rank ones beyond.
+    """That of `init`; else full Gaussians up to 400 dimensions, and low-rank ones beyond.
 
-    A step of a full Gaussian takes 10 d draws, because it tells d × d numbers from noise, and work of order d³; one of
-    a low-rank Gaussian takes 100 draws in any dimension.
+    A step of a full Gaussian takes 2 d to 10 d draws, because it tells d × d numbers from noise, and work of order d³:
+    about 0.1 seconds at d = 400. One of a low-rank Gaussian takes 100 to 200 draws in any dimension.
 
     >>> default_family(Target(lambda z: -z @ z, dim=3)), default_family(Target(lambda z: -z @ z, dim=1000))
     (FullRank(), LowRank(rank=None))
@@ -33,23 +35,29 @@ def default_family(target: Target, init: AbstractApproximation | None = None) ->
 def default_objective(target: Target, family: AbstractFamily | None = None) -> AbstractObjective:
     """The IW-ELBO of ten draws; in d > 10 dimensions, where weights degenerate, tempered: 1 − α = (10 / d)^(4/3).
 
-    The power is empirical: on the Census with d = 96, 10 / d leaves the ELBO half a nat lower. For families that cannot
-    follow all of the target's correlations the weights tell little, and the ELBO is the default.
+    The power is empirical: on the Census with d = 96, 10 / d leaves the ELBO half a nat lower. Beyond 250 dimensions,
+    and for families that cannot follow all of the target's correlations, weights tell little, and the ELBO is the
+    default.
 
     >>> default_objective(Target(lambda z: -z @ z, dim=3)), default_objective(Target(lambda z: -z @ z, dim=80))
     (IWELBO(K=10, alpha=0.0), VRIWAE(K=10, alpha=0.9375))
     """
-    if family is not None and not isinstance(family, FullRank):
+    if target.dim > MANY or (family is not None and not isinstance(family, FullRank)):
         return ELBO()
     return IWELBO(_K) if target.dim <= _IW_DIM else VRIWAE(_K, 1 - (_IW_DIM / target.dim) ** (4 / 3))
 
 
 def default_estimator(
-    target: Target, objective: AbstractObjective, variance: float = math.inf, family: AbstractFamily | None = None
+    target: Target,
+    objective: AbstractObjective,
+    variance: float = math.inf,
+    family: AbstractFamily | None = None,
+    columns: int = 0,
 ) -> AbstractEstimator:
     """Gradients alone, from enough antithetic draws, in several blockings, to tell d × d numbers from noise.
 
-    For mean field and low rank 100 independent draws of the ELBO are enough, which is fitted by least squares.
+    For mean field and low rank, which fit the field of an ELBO by least squares, 100 independent draws are enough, or
+    three for each column.
 
     Where the log weights of the start have so small a `variance` that a gradient has hardly any noise, few draws do.
 
@@ -57,7 +65,9 @@ def default_estimator(
     Hessians of a few draws, weighted, are noisier than Stein's lemma; see the page on choosing a method.
     """
     if family is not None and not isinstance(family, FullRank) and objective.K == 1:
-        return Stein(M=_FEW_DRAWS)
+        return Stein(M=max(_FEW_DRAWS, 3 * columns))
+    if target.dim > MANY:
+        return Stein(M=math.ceil(_DRAWS_PER_DIMENSION * target.dim / min(objective.K, _K)), draws="antithetic")
     # By Stein's lemma the noise of S is about d times the variance over the number of draws.
     draws = max(_FEW_DRAWS, 10 * target.dim) if target.dim * variance < 1 else default_draws(target.dim)
     M = math.ceil(draws / min(objective.K, _K))  # larger tuples are not fewer
@@ -69,13 +79,13 @@ def default_tolerance(target: Target) -> float:
     return 0.005 if target.dim <= _IW_DIM else 0.001 * target.dim
 
 
-def late_method(method: Method) -> Method:
-    """The method of late steps on the host: four times the tuples.
+def late_method(method: Method, dim: int) -> Method:
+    """The method of late steps on the host: four times the tuples, up to 250 dimensions.
 
     By then it is noise that a fit is waiting to average away, and most of a short step's time is not the target's: few
     long steps do it sooner than many short ones.
     """
-    if not isinstance(method.estimator, Stein):
+    if not isinstance(method.estimator, Stein) or dim > MANY:
         return method
     estimator = dataclasses.replace(method.estimator, M=_LATE * method.estimator.M)
     return Method(method.objective, estimator, method.geometry)

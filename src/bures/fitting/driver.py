@@ -18,7 +18,7 @@ from bures.engine import Evaluator, default_draws
 from bures.estimator import AbstractEstimator
 from bures.family import AbstractApproximation, AbstractFamily, FullRank
 from bures.fitting.defaults import (
-    FULL_RANK_DIM,
+    MANY,
     default_estimator,
     default_family,
     default_objective,
@@ -31,12 +31,13 @@ from bures.loop import LoopState, Method, Trace, advance, advance_on_host, init 
 from bures.objective import AbstractObjective
 from bures.outcome import Outcome, has_converged, has_diverged
 from bures.start import Start, find_start
-from bures.start_in_factors import find_start_in_factors
+from bures.start_in_factors import better_start, find_start_in_factors
 from bures.target import Target, as_target
 
 _MAX_STEPS = 10_000  # when the number of steps is left to the stopping rule
 _CAPACITY = 100  # steps in one call, at the most
 _RESPONSE = 0.2  # seconds one call should take: how long Ctrl-C and the progress bar may wait
+_SEARCHED_DIM = 50  # up to which a search for modes alone finds the start
 _FEW_POINTS = 100  # in one call, where a step takes few draws
 _START = 2**32 - 1  # with the key, for the start: no step has this number
 
@@ -65,7 +66,7 @@ def fit(
     - `objective`, `estimator`, `geometry`: any legal combination; by default those of
         `default_objective` and `default_estimator`, and `Whitened`.
     - `family`: `FullRank()`, `MeanField()` or `LowRank(rank=None)`; by default that of `init`, or else full rank up to
-        250 dimensions and low rank beyond.
+        400 dimensions and low rank beyond.
     - `init`: the first approximation; by default one close to a mode, or a wider one that sees more mass. Its dtype is
         the dtype of the fit. One of another family is replaced by the nearest member of `family`.
     - `num_steps`: take exactly this many steps; by default, stop when the bound has stopped improving.
@@ -103,11 +104,14 @@ def fit(
     if is_traced(key, target, init, method):
         return _fit_traced(key, target, method, family.standard(target.dim) if init is None else init, num_steps)
     dtype = None if init is None else init_state(target, init=init, **_parts(method)).approximation.mean.dtype
-    evaluator = Evaluator(target, None if isinstance(family, FullRank) else _FEW_POINTS, dtype)
+    batch = None if isinstance(family, FullRank) and target.dim <= MANY else _FEW_POINTS
+    evaluator = Evaluator(target, batch, dtype, few=target.dim > MANY)
     began = time.perf_counter()
     start = Start(init) if init is not None else _find_start(key, target, evaluator, family)
     if estimator is None:
-        method = Method(objective, default_estimator(target, objective, start.variance, family), geometry)
+        columns = getattr(start.approximation, "capacity", 0)
+        chosen = default_estimator(target, objective, start.variance, family, columns)
+        method = Method(objective, chosen, geometry)
     on_host = num_steps is None and method.runs_on_host
     record = Record(
         start_evaluations=evaluator.count, grows=on_host and estimator is None, modes=start.modes, scale=start.scale
@@ -169,10 +173,11 @@ def _check_init(init: Any) -> None:
 def _find_start(key: Key[Array, ""], target: Target, evaluator: Evaluator, family: AbstractFamily) -> Start:
     """A start found by looking at the target, in the precision of the fit."""
     rng = host_generator(key, _START)
-    if isinstance(family, FullRank) or target.dim <= FULL_RANK_DIM:
-        start = find_start(rng, target, evaluator, default_draws(target.dim))
-    else:
-        start = find_start_in_factors(rng, target, evaluator)
+    draws = default_draws(target.dim) if isinstance(family, FullRank) else _FEW_POINTS
+    start = find_start(rng, target, evaluator, draws) if target.dim <= MANY else None
+    if target.dim > _SEARCHED_DIM:
+        other = find_start_in_factors(rng, target, evaluator)
+        start = better_start(rng, evaluator, [other] if start is None else [other, start], family)
     q = jax.tree.map(lambda part: np.asarray(part, evaluator.dtype), family.of(start.approximation))
     return start._replace(approximation=q, variance=start.variance if isinstance(family, FullRank) else np.inf)
 

@@ -88,7 +88,7 @@ class Fit(eqx.Module):
     @property
     def methods(self) -> Methods:
         """The method of the early and of the late steps."""
-        return Methods(self.method, late_method(self.method) if self.record.grows else self.method)
+        return Methods(self.method, late_method(self.method, self.target.dim) if self.record.grows else self.method)
 
     @property
     def _cost(self) -> Cost:
