@@ -2,7 +2,7 @@
 
 Three ways up. `climb` is Newton's method with curvature from differences of scores, for the few points that must
 arrive: about 2 d + 10 evaluations a round for each. `scout` is for many points of which it is enough to learn where
-they lead: one evaluation a round for each, with steps scaled by a Gaussian that is known already. In high dimension
+they lead: one evaluation a round for each, in coordinates where a Gaussian that is known already is standard. In high dimension
 `ascend` climbs from one point by a quasi-Newton method, one evaluation a step.
 """
 
@@ -10,6 +10,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+
+from bures.engine import Evaluator
 
 Evaluate = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]  # points (n, dim) to log p (n,) and ∇log p (n, dim)
 
@@ -19,7 +21,34 @@ _LENGTHS = np.array([1.0, 8.0, 4.0, 2.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001])
 _ARRIVED = 1e-4  # nats still to gain: a hundredth of a standard deviation
 _FIRST_DIFFERENCE = 1e-3  # from a point to where its score is compared, before the scale is known
 _DIFFERENCE = 0.01  # the same in standard deviations
+_PROBE = 1e-3  # standard deviations of the known Gaussian, from a scout to where its slope is compared
 _MEMORY = 20  # pairs of points and scores that the quasi-Newton method keeps
+
+
+class Budget:
+    """An evaluator for a part of a fit that may make `limit` evaluations: what is beyond them has no density."""
+
+    def __init__(self, evaluator: Evaluator, limit: int):
+        self.evaluator, self.limit, self.dim = evaluator, limit, evaluator.dim
+        self._began = evaluator.count
+
+    @property
+    def left(self) -> int:
+        return max(0, self.limit - (self.evaluator.count - self._began))
+
+    def value_and_score(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """log p and ∇log p; −inf and not a number at points that there are no evaluations for."""
+        left = self.left
+        values, scores = self.evaluator.value_and_score(z[:left])
+        if len(z) <= left:
+            return values, scores
+        missing = len(z) - left
+        nowhere = np.full(missing, -np.inf, values.dtype), np.full((missing, self.dim), np.nan, scores.dtype)
+        return np.concatenate([values, nowhere[0]]), np.concatenate([scores, nowhere[1]])
+
+    def value(self, z: np.ndarray) -> np.ndarray:
+        """log p."""
+        return self.value_and_score(z)[0]
 
 
 class Summit(NamedTuple):
@@ -145,19 +174,57 @@ def _advance(
     return improved, full
 
 
-def scout(
-    evaluate: Evaluate, mean: np.ndarray, chol: np.ndarray, starts: np.ndarray, *, rounds: int, evaluations: int = 10**9
-) -> tuple[np.ndarray, np.ndarray]:
-    """Where many points lead, and log p there: steps of Barzilai and Borwein where N(mean, chol cholᵀ) is standard.
+class Scouts(NamedTuple):
+    """Points in coordinates where a known Gaussian is standard, with log p and its slopes there."""
 
-    For a mode of that shape the first step arrives. The rounds end when so many evaluations have been made.
+    u: np.ndarray  # (n, dim)
+    values: np.ndarray  # (n,)
+    slopes: np.ndarray  # (n, dim)
+
+    def chosen(self, which: np.ndarray) -> "Scouts":
+        return Scouts(self.u[which], self.values[which], self.slopes[which])
+
+
+def whitened(evaluate: Evaluate, mean: np.ndarray, chol: np.ndarray) -> Evaluate:
+    """The same as a function of u, where z = mean + chol u."""
+
+    def look(u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        values, scores = evaluate(mean + u @ chol.T)
+        return np.asarray(values, np.float64), np.asarray(scores, np.float64) @ chol
+
+    return look
+
+
+def without_standard(evaluate: Evaluate) -> Evaluate:
+    """A log density less that of the standard Gaussian, but for a constant: the log weight of its draws."""
+
+    def look(u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        values, slopes = evaluate(u)
+        return values + np.sum(u**2, axis=1) / 2, slopes + u
+
+    return look
+
+
+def send_out(evaluate: Evaluate, u: np.ndarray) -> Scouts:
+    """Scouts at the points that have a finite density."""
+    values, slopes = evaluate(u)
+    kept = np.isfinite(values) & np.all(np.isfinite(slopes), axis=1)
+    return Scouts(u[kept], values[kept], slopes[kept])
+
+
+def scout(evaluate: Evaluate, scouts: Scouts, *, rounds: int, evaluations: int = 10**9) -> tuple[np.ndarray, np.ndarray]:
+    """Where many points lead, and log p there: steps of Barzilai and Borwein in the scouts' coordinates.
+
+    The first is Newton's along the slope: it arrives in a mode of any width, if that is round, and does not jump out of
+    a narrow one. The rounds end when so many evaluations have been made.
     """
+    u, values, slopes = (np.array(x) for x in scouts)
+    spent = len(u)
+    if not spent or spent > evaluations:
+        return u, values
     with np.errstate(all="ignore"):
-        values, slopes = _whitened(evaluate, mean, chol, starts)
-        kept = np.isfinite(values) & np.all(np.isfinite(slopes), axis=1)
-        u, values, slopes = starts[kept], values[kept], slopes[kept]
-        lengths = np.ones(len(u))
-        active, spent = np.arange(len(u)), len(starts)
+        lengths = _first_lengths(evaluate, u, slopes)
+        active = np.arange(len(u))
         for _ in range(rounds):
             size = np.sum(slopes[active] ** 2, axis=1)
             active = active[(size > 0.01) & (lengths[active] > 1e-8)]
@@ -169,7 +236,7 @@ def scout(
             reach = 2 * np.linalg.norm(u[active], axis=1) + 3 * np.sqrt(u.shape[1])
             step *= np.minimum(1, reach / np.linalg.norm(step, axis=1))[:, None]
             tried = u[active] + step
-            found, turned = _whitened(evaluate, mean, chol, tried)
+            found, turned = evaluate(tried)
             better = (found > values[active]) & np.all(np.isfinite(turned), axis=1)
             change = np.abs(np.sum(step * (turned - slopes[active]), axis=1))
             secant = np.clip(np.sum(step**2, axis=1) / np.maximum(change, 1e-300), 1e-6, 1e6)
@@ -179,10 +246,12 @@ def scout(
     return u, values
 
 
-def _whitened(evaluate: Evaluate, mean: np.ndarray, chol: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """log p and its slopes in the coordinates u of z = mean + chol u."""
-    values, scores = evaluate(mean + u @ chol.T)
-    return np.asarray(values, np.float64), np.asarray(scores, np.float64) @ chol
+def _first_lengths(evaluate: Evaluate, u: np.ndarray, slopes: np.ndarray) -> np.ndarray:
+    """Of a Newton step along the slope, by the change of the slope close by; 1 where log p does not bend down."""
+    direction = slopes / np.maximum(np.linalg.norm(slopes, axis=1, keepdims=True), 1e-300)
+    change = evaluate(u + _PROBE * direction)[1] - slopes
+    curvature = -np.sum(direction * change, axis=1) / _PROBE
+    return np.where(curvature > 0, np.clip(1 / curvature, 1e-6, 1e6), 1.0)
 
 
 class Ascent(NamedTuple):

@@ -1,7 +1,6 @@
 """The judgement of a fit: one pool of fresh draws and the search for modes, made once and kept with the fit."""
 
 import dataclasses
-import math
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,6 @@ from bures.target import Target
 from bures.threads import one_blas_thread
 
 _POOLS = (4_000, 10_000, 40_000)  # draws; more are taken only while they leave the verdict undecided
-_HEAVIEST, _HEAVY = 4, math.log(20)  # draws to climb from, and how heavy they must be
 _JUDGED, _SEARCHED = 2**32 - 2, 2**32 - 3  # with the key, for the draws and the search: no step has these numbers
 
 
@@ -79,7 +77,9 @@ def _judge(
         return summarise(draws, coverage=coverage, names=target.names, **run)
 
     rng = host_generator(key, _JUDGED)
-    draws = WeightedDraws.take(rng, q, evaluator, _POOLS[0])
+    z = draw_points(rng, q, _POOLS[0])
+    values, scores = evaluator.value_and_score(z)
+    draws = WeightedDraws.at(z, values, q)
     found = diagnosed(draws)
     for size in _POOLS[1:]:
         if _is_decided(found):
@@ -89,19 +89,12 @@ def _judge(
     if found.verdict not in (Verdict.UNTRUSTED, Verdict.DEGENERATE, Verdict.ROUNDED):  # else no trust is to be shaken
         before = evaluator.count
         rng = host_generator(key, _SEARCHED)
-        heavy = _heaviest(draws, found.log_evidence)
         modes, views, reach = search_again(
-            rng, exact, evaluator, modes, scale, heavy=heavy, log_evidence=found.log_evidence, uneven=target.uneven
+            rng, exact, evaluator, modes, scale, draws=draws, scores=scores, uneven=target.uneven
         )
         searched = evaluator.count - before
         found = diagnosed(draws)
     return Judgement(found, draws.log_p, draws.log_q, modes, views, searched)
-
-
-def _heaviest(draws: WeightedDraws, log_evidence: float) -> np.ndarray:
-    """The few draws that weigh far more than the mean: there may be something narrow that q does not follow."""
-    order = np.argsort(-draws.log_weights)[:_HEAVIEST]
-    return np.asarray(draws.z[order[draws.log_weights[order] - log_evidence > _HEAVY]], np.float64)
 
 
 def restore(

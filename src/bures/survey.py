@@ -1,0 +1,156 @@
+"""The survey: log p and its slopes at points all around a known Gaussian, and where the unexpected ones lead.
+
+A mode that is narrower than the known one is uphill only in a small ball around it: its radius is the mode's distance
+times its relative width. So many points are looked at once each, evenly spread in directions and in the logarithm of
+the distance, and only those whose slope is not that of a known Gaussian are followed as scouts.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from bures.gaussian import Gaussian
+from bures.search import Budget, Scouts, scout, send_out, whitened, without_standard
+
+_EXPECTED = 0.05  # relative error of a slope that a known Gaussian explains
+_INSIDE, _OUTSIDE = 3.0, 60.0  # standard deviations between which most points are
+_NEAR_DIM = 3  # up to this dimension, points fill the inside as well
+_NEAR_SHARE, _FAR_SHARE = 0.3, 0.1  # of the points, inside and outside
+_FOLLOWED = 250  # scouts, at the most
+_ROUNDS = 12
+_SAME = 0.5  # standard deviations between two ends of scouts in one place
+_HIGHER = 1.0  # nats above a known Gaussian from which a place is another, however close to its middle
+_WAY = np.linspace(0, 1, 7)[1:-1]  # places between two points
+_LEAST_SURPRISE = 0.1  # nats a standard deviation: slope of the log weight at a draw, from which it is followed
+_SURPRISING = 16  # draws to follow
+
+
+def survey(
+    rng: np.random.Generator,
+    evaluator: Budget,
+    scale: Gaussian,
+    known: Sequence[Gaussian],
+    *,
+    count: int,
+    reach: float,
+    also: np.ndarray,
+    evaluations: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Where points up to `reach` standard deviations of a Gaussian away lead, and log p there.
+
+    `also` are further points to start from. Those whose slope is that of a known Gaussian lead there, and are left out.
+    """
+    look = whitened(evaluator.value_and_score, scale.mean, scale.chol)
+    starts = np.concatenate([scale.whiten(also), spread(rng, count, scale.dim, reach)])
+    scouts = send_out(look, starts)
+    left = max(0, evaluations - len(starts))
+    unexpected = _unexpected(scouts, scale, known)
+    ends, values = scout(look, scouts.chosen(unexpected[: min(_FOLLOWED, left // 2)]), rounds=_ROUNDS, evaluations=left)
+    return scale.push(ends), values
+
+
+def spread(rng: np.random.Generator, count: int, dim: int, reach: float) -> np.ndarray:
+    """Points all around, most of them between 3 and 60 from the middle, a few up to reach √dim."""
+    furthest = reach * math.sqrt(dim)
+    near = int(_NEAR_SHARE * count) if dim <= _NEAR_DIM and reach > _OUTSIDE else 0
+    far = int(_FAR_SHARE * count) if furthest > _OUTSIDE else 0
+    inside, middle, outside = (_evenly(rng, n, dim) for n in (near, count - near - far, far))
+    edge = _INSIDE + math.sqrt(dim)
+    radii = [
+        edge * inside[0] ** (1 / dim),
+        _between(_INSIDE if reach > _INSIDE else 1.0, min(_OUTSIDE, furthest), middle[0]),
+        _between(_OUTSIDE, furthest, outside[0]),
+    ]
+    return np.concatenate(radii)[:, None] * np.concatenate([inside[1], middle[1], outside[1]])
+
+
+def _between(low: float, high: float, share: np.ndarray) -> np.ndarray:
+    """Evenly in the logarithm."""
+    return low * (high / low) ** share
+
+
+def _evenly(rng: np.random.Generator, count: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers in (0, 1) and unit vectors, together evenly spread where that is possible: up to three dimensions."""
+    if dim > 3:
+        directions = rng.standard_normal((count, dim))
+        return rng.random(count), directions / np.linalg.norm(directions, axis=1, keepdims=True)
+    x = (rng.random(3) + np.arange(count)[:, None] * _KRONECKER[max(dim, 2)]) % 1.0
+    turn, height = 2 * math.pi * x[:, 1], 2 * x[:, 2] - 1
+    if dim == 1:
+        return x[:, 0], np.where(x[:, 1:2] < 0.5, 1.0, -1.0)
+    circle = np.stack([np.cos(turn), np.sin(turn)], axis=1)
+    if dim == 2:
+        return x[:, 0], circle
+    return x[:, 0], np.column_stack([np.sqrt(1 - height**2)[:, None] * circle, height])
+
+
+# Steps of sequences that fill the square and the cube evenly: powers of the roots of xⁿ⁺¹ = x + 1.
+_KRONECKER = {2: 1.32471795724474602596 ** -np.arange(1.0, 4), 3: 1.22074408460575947536 ** -np.arange(1.0, 4)}
+
+
+def _unexpected(scouts: Scouts, scale: Gaussian, known: Sequence[Gaussian]) -> np.ndarray:
+    """Indices of scouts whose slopes no known Gaussian explains: in turn one that points away, and the next of all."""
+    z = scale.push(scouts.u)
+    strange = np.ones(len(z), bool)
+    for q in known:
+        slopes = -q.whiten(z) @ np.linalg.solve(q.chol, scale.chol)
+        error = np.linalg.norm(scouts.slopes - slopes, axis=1)
+        strange &= ~(error < _EXPECTED * np.linalg.norm(slopes, axis=1))
+    strange = np.flatnonzero(strange)
+    u, slopes = scouts.u[strange], scouts.slopes[strange]
+    inwards = -np.sum(u * slopes, axis=1) / (np.linalg.norm(u, axis=1) * np.linalg.norm(slopes, axis=1))
+    in_turn = np.stack([strange[np.argsort(inwards, kind="stable")], strange], axis=1).ravel()
+    return in_turn[np.sort(np.unique(in_turn, return_index=True)[1])]
+
+
+def surprising_places(
+    evaluator: Budget, q: Gaussian, z: np.ndarray, scores: np.ndarray, evaluations: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Where the log weight is highest uphill of the draws of q at which it is steepest, and log p there.
+
+    Something narrow among the draws bends the slopes around it long before a draw falls onto it and weighs much.
+    """
+    u = q.whiten(np.asarray(z, np.float64))
+    slopes = np.asarray(scores, np.float64) @ q.chol + u
+    surprise = np.linalg.norm(slopes, axis=1)
+    surprise = np.where(np.isfinite(surprise), surprise, 0.0)
+    chosen = np.argsort(-surprise)[:_SURPRISING]
+    chosen = chosen[surprise[chosen] > _LEAST_SURPRISE]
+    look = without_standard(whitened(evaluator.value_and_score, q.mean, q.chol))
+    scouts = send_out(look, u[chosen])
+    ends, values = scout(look, scouts, rounds=_ROUNDS, evaluations=evaluations)
+    return q.push(ends), values - np.sum(ends**2, axis=1) / 2
+
+
+def unknown_places(
+    evaluator: Budget,
+    ends: np.ndarray,
+    values: np.ndarray,
+    known: Sequence[tuple[Gaussian, float]],
+    scale: Gaussian,
+    most: int,
+) -> np.ndarray:
+    """At most so many ends of scouts, the highest first, that are apart from known Gaussians and from each other.
+
+    The known ones come with log p at their means. An end is the same hill as a higher place if log p does not dip on
+    the straight way between them.
+    """
+    places: list[int] = []
+    for i in np.argsort(-values):
+        if not np.isfinite(values[i]) or len(places) >= most:
+            break
+        end = ends[i : i + 1]
+        near_known = any(
+            values[i] < top + _HIGHER and np.linalg.norm(q.whiten(end)) < 3 * _SAME for q, top in known
+        )
+        near_other = any(np.linalg.norm(scale.whiten(end - ends[j] + scale.mean)) < _SAME for j in places)
+        if not near_known and not near_other:
+            places.append(i)
+    pairs = [(i, other) for n, i in enumerate(places) for other in [*(q.mean for q, _ in known), *ends[places[:n]]]]
+    if pairs:
+        ways = np.array([ends[i] + share * (other - ends[i]) for i, other in pairs for share in _WAY])
+        found = np.asarray(evaluator.value(ways), np.float64).reshape(len(pairs), -1)
+        joined = {i for (i, _), way in zip(pairs, found, strict=True) if np.all(way > values[i] - 0.1)}
+        places = [i for i in places if i not in joined]
+    return ends[places]
