@@ -75,6 +75,7 @@ def climb(
     rounds: int = 25,
     arrived: float = _ARRIVED,
     difference: float = _DIFFERENCE,
+    both_sides: bool = True,
     cautious: bool = False,
 ) -> list[Summit]:
     """Newton's method uphill from each of some points; those without a finite density are left out.
@@ -82,7 +83,8 @@ def climb(
     Where the curvature is not that of a maximum its sign is turned, so that every step goes uphill. `axes`, if given,
     are columns of about a standard deviation along which scores are compared at first; else those of the coordinates.
     A climb has arrived when another step promises less than `arrived` nats. Scores are compared at `difference`
-    standard deviations to both sides, ten times that in single precision. A `cautious` climb tries no step longer than
+    standard deviations, ten times that in single precision: to both sides of a point, or, for half of the evaluations
+    and a curvature that is good to a percent, with the point itself. A `cautious` climb tries no step longer than
     Newton's, for targets that take long to evaluate far away.
     """
     lengths = _LENGTHS[_LENGTHS <= 1] if cautious else _LENGTHS
@@ -97,16 +99,17 @@ def climb(
     axes = np.repeat((np.eye(dim) if axes is None else axes)[None], n, axis=0)
     signs, gains, taken = np.zeros((n, dim)), np.full(n, np.inf), np.zeros(n, int)
     active = np.arange(n)
-    ahead = np.full((n, 2, dim, dim), np.nan)  # scores around the present points, where they are known already
+    sides = np.array([1.0, -1.0] if both_sides else [1.0])
+    ahead = np.full((n, sides.size, dim, dim), np.nan)  # scores around the present points, where they are known already
     with np.errstate(all="ignore"):
         for _ in range(rounds):
             if not active.size:
                 break
             unknown = active[np.isnan(ahead[active, 0, 0, 0])]
             if unknown.size:
-                around = _around(z[unknown], axes[unknown], difference)
+                around = _around(z[unknown], axes[unknown], difference * sides)
                 ahead[unknown] = np.asarray(evaluate(around.reshape(-1, dim))[1]).reshape(around.shape)
-            curvature, rotated = _curvature(ahead[active], axes[active], difference)
+            curvature, rotated = _curvature(ahead[active], scores[active], axes[active], difference)
             ahead[active] = np.nan
             difference = later
             size = np.abs(curvature)
@@ -125,7 +128,7 @@ def climb(
                 break
             # The lengths of a step, and the surroundings of its end at full length, which is most often the best.
             tried = z[active][:, None] + lengths[:, None] * steps[going][:, None]
-            around = _around(tried[:, 0], axes[active], difference)
+            around = _around(tried[:, 0], axes[active], difference * sides)
             found, slopes = evaluate(np.concatenate([tried.reshape(-1, dim), around.reshape(-1, dim)]))
             found, slopes = np.asarray(found, np.float64), np.asarray(slopes, np.float64)
             count = tried.shape[0] * tried.shape[1]
@@ -136,15 +139,19 @@ def climb(
     return [Summit(*parts) for parts in ends]
 
 
-def _around(z: np.ndarray, axes: np.ndarray, difference: float) -> np.ndarray:
-    """Points to both sides of each z along its axes, (n, 2, dim, dim)."""
-    offsets = difference * axes.transpose(0, 2, 1)
-    return np.stack([z[:, None] + offsets, z[:, None] - offsets], axis=1)
+def _around(z: np.ndarray, axes: np.ndarray, differences: np.ndarray) -> np.ndarray:
+    """Points next to each z along its axes, (n, sides, dim, dim)."""
+    offsets = axes.transpose(0, 2, 1)[:, None]
+    return z[:, None, None] + differences[:, None, None] * offsets
 
 
-def _curvature(scores: np.ndarray, axes: np.ndarray, difference: float) -> tuple[np.ndarray, np.ndarray]:
+def _curvature(
+    around: np.ndarray, here: np.ndarray, axes: np.ndarray, difference: float
+) -> tuple[np.ndarray, np.ndarray]:
     """Eigenvalues of −∇²log p in the coordinates of the axes, from scores `_around`, and the axes turned to match."""
-    hessian = (scores[:, 0] - scores[:, 1]) @ axes / (2 * difference)
+    both = around.shape[1] == 2
+    change = (around[:, 0] - around[:, 1]) / 2 if both else around[:, 0] - here[:, None]
+    hessian = change @ axes / difference
     hessian = (hessian + hessian.transpose(0, 2, 1)) / 2
     # Beyond the edge of the support there are no scores: there the axis stays as it was.
     hessian = np.where(np.isfinite(hessian), hessian, -np.eye(axes.shape[1]))

@@ -33,7 +33,9 @@ _AROUND, _BEST = 100, (4, 3, 1)  # draws of each width around the initial point,
 _LEAST_ROUNDS = 4  # of a climb that may arrive
 _MODES = 6  # that are kept, the heaviest
 _FEW_SCOUTS = 16
-_SURVEYED = (0, 300, 1200, 2000)  # points at the most, by dimension; in more dimensions the last
+_SURVEYED = (0, 300, 1600, 2000)  # points at the most, by dimension; in more dimensions the last
+_SURVEYED_SLOWLY = 400  # the same for a target whose largest array at a point has more than so many elements
+_SLOW = 4096
 _REACH = 100.0  # how far scouts start, in standard deviations of the heaviest mode
 _UNEVEN_REACH = 3.0  # the same where evaluations far away may take for ever
 _UNSEEN = 0.7  # error of a log mass from which it rests on two or three draws
@@ -101,22 +103,22 @@ class _Search:
         standard = Gaussian.unchecked(point, np.eye(self.dim))
         summits = self.climb_first(point)
         modes = self.weigh(distinct(summits), 64)
-        # Where a mode's own Gaussian is nearly exact, a light search is enough: what it may miss is elsewhere.
+        # Where a mode's own Gaussian is nearly exact, what it may miss is elsewhere: that is for scouts to find.
         nearly_exact = any(self.dim * mode.variance < 1 for mode in modes)
         alone = self.few and modes  # nothing far away is looked at where that may take for ever
         around = [] if alone else self.look([(standard, w, 32 if nearly_exact else _AROUND) for w in self.widths])
         ranked = [(view, np.argsort(-view.values)[:count]) for view, count in zip(around, _BEST, strict=False)]
         best = [view.z[i] for view, order in ranked for i in order if np.isfinite(view.values[i])]
-        if best and not alone:
-            places = self.not_above(modes, np.array(best)) if nearly_exact else np.array(best)
-            summits = sorted([*summits, *self.climb_more(places, rounds=15)], key=lambda summit: not summit.is_mode)
+        if best and not nearly_exact and not alone:
+            more = self.climb_more(np.array(best), rounds=15)
+            summits = sorted([*summits, *more], key=lambda summit: not summit.is_mode)
             modes += self.weigh(distinct(summits, [mode.gaussian for mode in modes]), 64)
         first = next((s for s in summits if s.is_mode), None)
         refuse_improper(self.rng, self.target, self.evaluator, first, summits, point)
         modes = sorted(modes, key=lambda mode: -mode.log_mass)
         scale = modes[0].gaussian if modes else standard
         near = np.concatenate([np.zeros((0, self.dim)), *(view.z[:32] for view in around)])
-        modes += self.weigh(self.climb_from_scouts(scale, modes, near), 64)
+        modes += self.weigh(self.climb_from_scouts(scale, modes, near, 2 / 3 if nearly_exact else 1 / 4), 64)
         modes = sorted(modes, key=lambda mode: -mode.log_mass)[:_MODES]
         shapes = [_gaussian(s) for s in summits[:1] if not s.is_mode and np.all(np.isfinite(s.axes))]
         views = [(view, standard, width) for view, width in zip(around, self.widths, strict=False)]
@@ -130,10 +132,10 @@ class _Search:
 
     def climb_first(self, point: np.ndarray) -> list[Summit]:
         """From the initial point; in many dimensions by gradients first, with curvature by differences at the end."""
-        evaluate, each = self.evaluator.value_and_score, 2 * self.dim + 10
+        evaluate, each = self.evaluator.value_and_score, self.dim + 10
         if self.dim <= _NEWTON_DIM:
             rounds = int(np.clip(0.4 * self.evaluator.limit / each, 3, 25))
-            return climb(evaluate, point[None], rounds=rounds, cautious=self.few)
+            return climb(evaluate, point[None], rounds=rounds, both_sides=False, cautious=self.few)
         found = ascend(evaluate, point, evaluations=self.evaluator.limit // 8)
         if found is None:
             return []
@@ -141,7 +143,9 @@ class _Search:
         if self.dim <= _DENSE_CURVATURE_DIM:
             scale = np.diag(np.sqrt(np.maximum(np.abs(np.diagonal(covariance)), 1e-12)))
             rounds = int(np.clip(0.3 * self.evaluator.limit / each, 1, 8))
-            return climb(evaluate, found.point[None], axes=scale, rounds=rounds, cautious=self.few)
+            return climb(
+                evaluate, found.point[None], axes=scale, rounds=rounds, both_sides=False, cautious=self.few
+            )
         axes = linalg.cholesky((covariance + covariance.T) / 2)
         return [Summit(found.point, found.value, axes, np.ones(self.dim), found.gain(), 0)]
 
@@ -149,31 +153,25 @@ class _Search:
         """From further points, as many as the evaluations left are enough for; most need half of their rounds."""
         if self.dim > _NEWTON_DIM:
             return []
-        each = 2 * self.dim + 10
+        each = self.dim + 10
         rounds = min(rounds, self.evaluator.left // each)
         if rounds < _LEAST_ROUNDS:
             return []
         points = points[: max(1, self.evaluator.left // (rounds * each))]
-        return climb(self.evaluator.value_and_score, points, axes=axes, rounds=rounds, cautious=self.few)
+        return climb(
+            self.evaluator.value_and_score, points, axes=axes, rounds=rounds, both_sides=False, cautious=self.few
+        )
 
-    def not_above(self, modes: list[Mode], points: np.ndarray) -> np.ndarray:
-        """The points that may lead elsewhere than to a known mode: log p is not concave all the way to it."""
-        for mode in modes:
-            ways = points[:, None] + _STEPS[:, None] * (mode.gaussian.mean - points)[:, None]
-            values = np.asarray(self.evaluator.value(ways.reshape(-1, self.dim)), np.float64)
-            turns = np.diff(values.reshape(len(points), -1), n=2, axis=1)
-            points = points[~np.all(turns < 0, axis=1)]
-            if not len(points):
-                break
-        return points
+    def climb_from_scouts(self, scale: Gaussian, known: list[Mode], near: np.ndarray, share: float) -> list[Summit]:
+        """Modes that scouts from far, and from near the initial point, lead to, other than the known ones.
 
-    def climb_from_scouts(self, scale: Gaussian, known: list[Mode], near: np.ndarray) -> list[Summit]:
-        """Modes that scouts from far, and from near the initial point, lead to, other than the known ones."""
+        A share of the evaluations left is for the first look at all of them.
+        """
         gaussians = [mode.gaussian for mode in known]
         evaluations = 3 * self.evaluator.left // 4
         few = self.few or self.dim > _NEWTON_DIM
-        share = 2/3 if any(self.dim * mode.variance < 1 for mode in known) else 1/4
-        count = _FEW_SCOUTS if few else min(_SURVEYED[min(self.dim, 3)], int(share * self.evaluator.left))
+        most = _FEW_SCOUTS if few else _SURVEYED[min(self.dim, 3)] if self.target.width <= _SLOW else _SURVEYED_SLOWLY
+        count = min(most, int(share * self.evaluator.left))
         reach = _UNEVEN_REACH if self.few else _REACH
         ends, values = survey(
             self.rng, self.evaluator, scale, gaussians, count=count, reach=reach, also=near, evaluations=evaluations
@@ -272,9 +270,6 @@ def _view(z: np.ndarray, values: np.ndarray, log_weights: np.ndarray) -> View:
     weights = np.exp(log_weights - top)
     error = math.sqrt(max(float(np.sum(weights**2) / np.sum(weights) ** 2) - 1 / weights.size, 0.0))
     return View(z, values, log_weights, top + math.log(float(np.mean(weights))), error)
-
-
-_STEPS = np.linspace(0, 1, 6)  # places between two points, ends included
 
 
 def _gaussian(summit: Summit) -> Gaussian:

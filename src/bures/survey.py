@@ -16,13 +16,14 @@ from bures.search import Budget, Scouts, scout, send_out, whitened, without_stan
 _EXPECTED = 0.05  # relative error of a slope that a known Gaussian explains
 _INSIDE, _OUTSIDE = 3.0, 60.0  # standard deviations between which most points are
 _NEAR_DIM = 3  # up to this dimension, points fill the inside as well
-_NEAR_SHARE, _FAR_SHARE = 0.3, 0.1  # of the points, inside and outside
+_NEAR_SHARE, _FAR_SHARE = 0.4, 0.1  # of the points, inside and outside
 _FOLLOWED = 250  # scouts, at the most
 _ROUNDS = 12
 _SAME = 0.5  # standard deviations between two ends of scouts in one place
 _HIGHER = 1.0  # nats above a known Gaussian from which a place is another, however close to its middle
 _WAY = np.linspace(0, 1, 7)[1:-1]  # places between two points
 _LEAST_SURPRISE = 0.1  # nats a standard deviation: slope of the log weight at a draw, from which it is followed
+_STEEPER = 5.0  # times as steep as at 99% of the draws
 _SURPRISING = 16  # draws to follow
 
 
@@ -115,8 +116,9 @@ def surprising_places(
     slopes = np.asarray(scores, np.float64) @ q.chol + u
     surprise = np.linalg.norm(slopes, axis=1)
     surprise = np.where(np.isfinite(surprise), surprise, 0.0)
-    chosen = np.argsort(-surprise)[:_SURPRISING]
-    chosen = chosen[surprise[chosen] > _LEAST_SURPRISE]
+    least = max(_LEAST_SURPRISE, _STEEPER * float(np.quantile(surprise, 0.99)))
+    chosen = np.flatnonzero(surprise > least)
+    chosen = chosen[np.argsort(-surprise[chosen])][:_SURPRISING]
     look = without_standard(whitened(evaluator.value_and_score, q.mean, q.chol))
     scouts = send_out(look, u[chosen])
     ends, values = scout(look, scouts, rounds=_ROUNDS, evaluations=evaluations)
@@ -136,21 +138,20 @@ def unknown_places(
     The known ones come with log p at their means. An end is the same hill as a higher place if log p does not dip on
     the straight way between them.
     """
+    at = scale.whiten(ends)
+    new = np.isfinite(values)
+    for q, top in known:
+        new &= (values >= top + _HIGHER) | (np.linalg.norm(q.whiten(ends), axis=1) >= 3 * _SAME)
     places: list[int] = []
-    for i in np.argsort(-values):
-        if not np.isfinite(values[i]) or len(places) >= most:
-            break
-        end = ends[i : i + 1]
-        near_known = any(
-            values[i] < top + _HIGHER and np.linalg.norm(q.whiten(end)) < 3 * _SAME for q, top in known
-        )
-        near_other = any(np.linalg.norm(scale.whiten(end - ends[j] + scale.mean)) < _SAME for j in places)
-        if not near_known and not near_other:
-            places.append(i)
+    while len(places) < most and np.any(new):
+        highest = int(np.argmax(np.where(new, values, -np.inf)))
+        places.append(highest)
+        new &= np.linalg.norm(at - at[highest], axis=1) >= _SAME
     pairs = [(i, other) for n, i in enumerate(places) for other in [*(q.mean for q, _ in known), *ends[places[:n]]]]
     if pairs:
-        ways = np.array([ends[i] + share * (other - ends[i]) for i, other in pairs for share in _WAY])
-        found = np.asarray(evaluator.value(ways), np.float64).reshape(len(pairs), -1)
+        begin, end = ends[[i for i, _ in pairs]][:, None], np.array([other for _, other in pairs])[:, None]
+        ways = begin + _WAY[:, None] * (end - begin)
+        found = np.asarray(evaluator.value(ways.reshape(-1, scale.dim)), np.float64).reshape(len(pairs), -1)
         joined = {i for (i, _), way in zip(pairs, found, strict=True) if np.all(way > values[i] - 0.1)}
         places = [i for i in places if i not in joined]
     return ends[places]

@@ -72,9 +72,11 @@ def _judge(
     reach, searched = 0.0, 0
 
     def diagnosed(draws: WeightedDraws) -> Diagnostics:
-        evidence = log_evidence(draws.log_weights)[0]
-        coverage = find_missed(exact, evidence, draws.log_p.size, modes, views, reach)
-        return summarise(draws, coverage=coverage, names=target.names, **run)
+        return covered(summarise(draws, names=target.names, **run))
+
+    def covered(found: Diagnostics) -> Diagnostics:
+        coverage = find_missed(exact, found.log_evidence, found.num_samples, modes, views, reach)
+        return dataclasses.replace(found, coverage=coverage)
 
     rng = host_generator(key, _JUDGED)
     z = draw_points(rng, q, _POOLS[0])
@@ -93,7 +95,7 @@ def _judge(
             rng, exact, evaluator, modes, scale, draws=draws, scores=scores, uneven=target.uneven
         )
         searched = evaluator.count - before
-        found = diagnosed(draws)
+        found = covered(found)
     return Judgement(found, draws.log_p, draws.log_q, modes, views, searched)
 
 
