@@ -21,6 +21,7 @@ _LENGTHS = np.array([1.0, 8.0, 4.0, 2.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001])
 _ARRIVED = 1e-4  # nats still to gain: a hundredth of a standard deviation
 _FIRST_DIFFERENCE = 1e-3  # from a point to where its score is compared, before the scale is known
 _DIFFERENCE = 0.01  # the same in standard deviations
+EXPECTED = 0.2  # relative error of a slope that a known Gaussian explains
 _PROBE = 1e-3  # standard deviations of the known Gaussian, from a scout to where its slope is compared
 _MEMORY = 20  # pairs of points and scores that the quasi-Newton method keeps
 
@@ -132,7 +133,8 @@ def climb(
             found, slopes = evaluate(np.concatenate([tried.reshape(-1, dim), around.reshape(-1, dim)]))
             found, slopes = np.asarray(found, np.float64), np.asarray(slopes, np.float64)
             count = tried.shape[0] * tried.shape[1]
-            improved, full = _advance(z, values, scores, active, tried, found[:count], slopes[:count])
+            improved, best = _advance(z, values, scores, active, tried, found[:count], slopes[:count])
+            full = improved & (best == 0)
             ahead[active[full]] = slopes[count:].reshape(around.shape)[full]
             active = active[improved]
     ends = zip(z, values.tolist(), axes, signs, gains.tolist(), taken.tolist(), strict=True)
@@ -168,17 +170,15 @@ def _advance(
     found: np.ndarray,
     slopes: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Move the points `which` in place, each to the best of those tried: whether it gained, and by the full step."""
+    """Move the points `which` in place, each to the best of those tried, if that gains: whether it does, and which."""
     found, slopes = found.reshape(tried.shape[:2]), slopes.reshape(tried.shape)
     found = np.where(np.isfinite(found) & np.all(np.isfinite(slopes), axis=2), found, -np.inf)
     best = np.argmax(found, axis=1)
     rows = np.arange(which.size)
     improved = found[rows, best] > values[which]
-    at, rows, best = which[improved], rows[improved], best[improved]
-    z[at], values[at], scores[at] = tried[rows, best], found[rows, best], slopes[rows, best]
-    full = np.zeros(which.size, bool)
-    full[rows] = best == 0
-    return improved, full
+    at, chosen = which[improved], (rows[improved], best[improved])
+    z[at], values[at], scores[at] = tried[chosen], found[chosen], slopes[chosen]
+    return improved, best
 
 
 class Scouts(NamedTuple):
@@ -219,22 +219,27 @@ def send_out(evaluate: Evaluate, u: np.ndarray) -> Scouts:
     return Scouts(u[kept], values[kept], slopes[kept])
 
 
-def scout(evaluate: Evaluate, scouts: Scouts, *, rounds: int, evaluations: int = 10**9) -> tuple[np.ndarray, np.ndarray]:
+def scout(
+    evaluate: Evaluate, scouts: Scouts, *, rounds: int, evaluations: int = 10**9, to_known: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
     """Where many points lead, and log p there: steps of Barzilai and Borwein in the scouts' coordinates.
 
     The first is Newton's along the slope: it arrives in a mode of any width, if that is round, and does not jump out of
-    a narrow one. The rounds end when so many evaluations have been made.
+    a narrow one. Those that come to where slopes are about those of the known Gaussian lead there, and are left out,
+    unless they may go `to_known`. The rounds end when so many evaluations have been made.
     """
     u, values, slopes = (np.array(x) for x in scouts)
     spent = len(u)
     if not spent or spent > evaluations:
-        return u, values
+        return u[:0], values[:0]
     with np.errstate(all="ignore"):
         lengths = _first_lengths(evaluate, u, slopes)
         active = np.arange(len(u))
+        known = np.zeros(len(u), bool)
         for _ in range(rounds):
             size = np.sum(slopes[active] ** 2, axis=1)
-            active = active[(size > 0.01) & (lengths[active] > 1e-8)]
+            known[active] = False if to_known else is_standard(u[active], slopes[active])
+            active = active[(size > 0.01) & (lengths[active] > 1e-8) & ~known[active]]
             spent += active.size
             if not active.size or spent > evaluations:
                 break
@@ -250,7 +255,12 @@ def scout(evaluate: Evaluate, scouts: Scouts, *, rounds: int, evaluations: int =
             lengths[active] = np.where(better, secant, lengths[active] / 5)
             at = active[better]
             u[at], values[at], slopes[at] = tried[better], found[better], turned[better]
-    return u, values
+    return u[~known], values[~known]
+
+
+def is_standard(u: np.ndarray, slopes: np.ndarray) -> np.ndarray:
+    """Whether slopes are about those of the standard Gaussian."""
+    return np.linalg.norm(slopes + u, axis=1) < EXPECTED * np.linalg.norm(u, axis=1)
 
 
 def _first_lengths(evaluate: Evaluate, u: np.ndarray, slopes: np.ndarray) -> np.ndarray:

@@ -34,8 +34,8 @@ _LEAST_ROUNDS = 4  # of a climb that may arrive
 _MODES = 6  # that are kept, the heaviest
 _FEW_SCOUTS = 16
 _SURVEYED = (0, 300, 1600, 2000)  # points at the most, by dimension; in more dimensions the last
-_SURVEYED_SLOWLY = 400  # the same for a target whose largest array at a point has more than so many elements
-_SLOW = 4096
+_SURVEYED_SLOWLY = 200  # the same for a target whose largest array at a point has more than so many elements
+SLOW = 4096
 _REACH = 100.0  # how far scouts start, in standard deviations of the heaviest mode
 _UNEVEN_REACH = 3.0  # the same where evaluations far away may take for ever
 _UNSEEN = 0.7  # error of a log mass from which it rests on two or three draws
@@ -104,7 +104,7 @@ class _Search:
         summits = self.climb_first(point)
         modes = self.weigh(distinct(summits), 64)
         # Where a mode's own Gaussian is nearly exact, what it may miss is elsewhere: that is for scouts to find.
-        nearly_exact = any(self.dim * mode.variance < 1 for mode in modes)
+        nearly_exact = any(mode.variance < 1 for mode in modes)
         alone = self.few and modes  # nothing far away is looked at where that may take for ever
         around = [] if alone else self.look([(standard, w, 32 if nearly_exact else _AROUND) for w in self.widths])
         ranked = [(view, np.argsort(-view.values)[:count]) for view, count in zip(around, _BEST, strict=False)]
@@ -170,7 +170,7 @@ class _Search:
         gaussians = [mode.gaussian for mode in known]
         evaluations = 3 * self.evaluator.left // 4
         few = self.few or self.dim > _NEWTON_DIM
-        most = _FEW_SCOUTS if few else _SURVEYED[min(self.dim, 3)] if self.target.width <= _SLOW else _SURVEYED_SLOWLY
+        most = _FEW_SCOUTS if few else _SURVEYED[min(self.dim, 3)] if self.target.width <= SLOW else _SURVEYED_SLOWLY
         count = min(most, int(share * self.evaluator.left))
         reach = _UNEVEN_REACH if self.few else _REACH
         ends, values = survey(

@@ -7,17 +7,17 @@ the distance, and only those whose slope is not that of a known Gaussian are fol
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from bures.gaussian import Gaussian
-from bures.search import Budget, Scouts, scout, send_out, whitened, without_standard
+from bures.search import EXPECTED, Budget, Scouts, scout, send_out, whitened, without_standard
 
-_EXPECTED = 0.05  # relative error of a slope that a known Gaussian explains
 _INSIDE, _OUTSIDE = 3.0, 60.0  # standard deviations between which most points are
 _NEAR_DIM = 3  # up to this dimension, points fill the inside as well
 _NEAR_SHARE, _FAR_SHARE = 0.4, 0.1  # of the points, inside and outside
-_FOLLOWED = 250  # scouts, at the most
+_FOLLOWED, _FOLLOWED_SHARE = 250, 4  # scouts, at the most, and one of so many that were sent out
 _ROUNDS = 12
 _SAME = 0.5  # standard deviations between two ends of scouts in one place
 _HIGHER = 1.0  # nats above a known Gaussian from which a place is another, however close to its middle
@@ -46,8 +46,9 @@ def survey(
     starts = np.concatenate([scale.whiten(also), spread(rng, count, scale.dim, reach)])
     scouts = send_out(look, starts)
     left = max(0, evaluations - len(starts))
-    unexpected = _unexpected(scouts, scale, known)
-    ends, values = scout(look, scouts.chosen(unexpected[: min(_FOLLOWED, left // 2)]), rounds=_ROUNDS, evaluations=left)
+    most = min(_FOLLOWED, -(-len(starts) // _FOLLOWED_SHARE), left // 2)
+    followed = scouts.chosen(_unexpected(scouts, scale, known)[:most])
+    ends, values = scout(look, followed, rounds=_ROUNDS, evaluations=left)
     return scale.push(ends), values
 
 
@@ -97,7 +98,7 @@ def _unexpected(scouts: Scouts, scale: Gaussian, known: Sequence[Gaussian]) -> n
     for q in known:
         slopes = -q.whiten(z) @ np.linalg.solve(q.chol, scale.chol)
         error = np.linalg.norm(scouts.slopes - slopes, axis=1)
-        strange &= ~(error < _EXPECTED * np.linalg.norm(slopes, axis=1))
+        strange &= ~(error < EXPECTED * np.linalg.norm(slopes, axis=1))
     strange = np.flatnonzero(strange)
     u, slopes = scouts.u[strange], scouts.slopes[strange]
     inwards = -np.sum(u * slopes, axis=1) / (np.linalg.norm(u, axis=1) * np.linalg.norm(slopes, axis=1))
@@ -121,7 +122,7 @@ def surprising_places(
     chosen = chosen[np.argsort(-surprise[chosen])][:_SURPRISING]
     look = without_standard(whitened(evaluator.value_and_score, q.mean, q.chol))
     scouts = send_out(look, u[chosen])
-    ends, values = scout(look, scouts, rounds=_ROUNDS, evaluations=evaluations)
+    ends, values = scout(look, scouts, rounds=_ROUNDS, evaluations=evaluations, to_known=True)
     return q.push(ends), values - np.sum(ends**2, axis=1) / 2
 
 
@@ -147,11 +148,19 @@ def unknown_places(
         highest = int(np.argmax(np.where(new, values, -np.inf)))
         places.append(highest)
         new &= np.linalg.norm(at - at[highest], axis=1) >= _SAME
-    pairs = [(i, other) for n, i in enumerate(places) for other in [*(q.mean for q, _ in known), *ends[places[:n]]]]
-    if pairs:
-        begin, end = ends[[i for i, _ in pairs]][:, None], np.array([other for _, other in pairs])[:, None]
-        ways = begin + _WAY[:, None] * (end - begin)
-        found = np.asarray(evaluator.value(ways.reshape(-1, scale.dim)), np.float64).reshape(len(pairs), -1)
-        joined = {i for (i, _), way in zip(pairs, found, strict=True) if np.all(way > values[i] - 0.1)}
-        places = [i for i in places if i not in joined]
-    return ends[places]
+    places = _unjoined(evaluator, ends, values, places, [[q.mean for q, _ in known]] * len(places))
+    return ends[_unjoined(evaluator, ends, values, places, [ends[places[:n]] for n in range(len(places))])]
+
+
+def _unjoined(
+    evaluator: Budget, ends: np.ndarray, values: np.ndarray, places: list[int], others: list[Any]
+) -> list[int]:
+    """The places from which log p dips on the straight way to each of some others."""
+    pairs = [(i, other) for i, to in zip(places, others, strict=True) for other in to]
+    if not pairs:
+        return places
+    begin, end = ends[[i for i, _ in pairs]][:, None], np.array([other for _, other in pairs])[:, None]
+    ways = begin + _WAY[:, None] * (end - begin)
+    found = np.asarray(evaluator.value(ways.reshape(-1, ends.shape[1])), np.float64).reshape(len(pairs), -1)
+    joined = {i for (i, _), way in zip(pairs, found, strict=True) if np.all(way > values[i] - 0.1)}
+    return [i for i in places if i not in joined]

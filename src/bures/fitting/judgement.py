@@ -13,11 +13,12 @@ from bures.diagnostics.weighted import WeightedDraws, draw_points, log_evidence
 from bures.draws import host_generator
 from bures.engine import Evaluator
 from bures.gaussian import Gaussian
-from bures.start import Mode, View
+from bures.start import SLOW, Mode, View
 from bures.target import Target
 from bures.threads import one_blas_thread
 
 _POOLS = (4_000, 10_000, 40_000)  # draws; more are taken only while they leave the verdict undecided
+_SLOW_POOL = 2_000  # the first, of a target that is slow to evaluate
 _JUDGED, _SEARCHED = 2**32 - 2, 2**32 - 3  # with the key, for the draws and the search: no step has these numbers
 
 
@@ -79,11 +80,12 @@ def _judge(
         return dataclasses.replace(found, coverage=coverage)
 
     rng = host_generator(key, _JUDGED)
-    z = draw_points(rng, q, _POOLS[0])
+    pools = (_SLOW_POOL, *_POOLS) if target.width > SLOW else _POOLS
+    z = draw_points(rng, q, pools[0])
     values, scores = evaluator.value_and_score(z)
     draws = WeightedDraws.at(z, values, q)
     found = diagnosed(draws)
-    for size in _POOLS[1:]:
+    for size in pools[1:]:
         if _is_decided(found):
             break
         draws = draws.joined(WeightedDraws.take(rng, q, evaluator, size - draws.log_p.size))
