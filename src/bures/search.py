@@ -37,6 +37,10 @@ class Budget:
     def left(self) -> int:
         return max(0, self.limit - (self.evaluator.count - self._began))
 
+    def keeping(self, kept: int) -> "Budget":
+        """What is left, but for some evaluations that are kept for later."""
+        return Budget(self.evaluator, max(0, self.left - kept))
+
     def value_and_score(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """log p and ∇log p; −inf and not a number at points that there are no evaluations for."""
         left = self.left

@@ -31,6 +31,7 @@ _NEWTON_DIM = 250  # up to this dimension Newton's method from the first point o
 _DENSE_CURVATURE_DIM = 700  # up to this dimension, differences of scores give the curvature at a mode
 _AROUND, _BEST = 100, (4, 3, 1)  # draws of each width around the initial point, and how many to climb from
 _LEAST_ROUNDS = 4  # of a climb that may arrive
+_KEPT = 400  # evaluations that climbs leave, to look at what they found
 _MODES = 6  # that are kept, the heaviest
 _FEW_SCOUTS = 16
 _SURVEYED = (0, 300, 1600, 2000)  # points at the most, by dimension; in more dimensions the last
@@ -153,13 +154,20 @@ class _Search:
         """From further points, as many as the evaluations left are enough for; most need half of their rounds."""
         if self.dim > _NEWTON_DIM:
             return []
-        each = self.dim + 10
-        rounds = min(rounds, self.evaluator.left // each)
+        budget, each = self.evaluator.keeping(_KEPT), self.dim + 10
+        rounds = min(rounds, budget.left // each)
         if rounds < _LEAST_ROUNDS:
             return []
-        points = points[: max(1, self.evaluator.left // (rounds * each))]
-        return climb(
-            self.evaluator.value_and_score, points, axes=axes, rounds=rounds, both_sides=False, cautious=self.few
+        points = points[: max(1, budget.left // (rounds * each))]
+        found = climb(budget.value_and_score, points, axes=axes, rounds=rounds, both_sides=False, cautious=self.few)
+        highest = max(found, key=lambda summit: summit.value, default=None)
+        if highest is None or highest.is_mode or not np.all(np.isfinite(highest.axes)):
+            return found
+        # The highest is worth what was kept, if it has not arrived.
+        budget = self.evaluator.keeping(_KEPT // 2)
+        rounds = min(2 * _LEAST_ROUNDS, budget.left // each)
+        return found + climb(
+            budget.value_and_score, highest.point[None], axes=highest.axes, rounds=rounds, both_sides=False
         )
 
     def climb_from_scouts(self, scale: Gaussian, known: list[Mode], near: np.ndarray, share: float) -> list[Summit]:
@@ -185,7 +193,7 @@ class _Search:
         gaussians = [_gaussian(peak) for peak in peaks if np.all(np.isfinite(peak.axes))]
         views = self.look([(gaussian, 1, draws) for gaussian in gaussians])
         modes = [Mode(gaussian, view) for gaussian, view in zip(gaussians, views, strict=True)]
-        return [mode for mode in modes if mode.view.error < _UNSEEN]
+        return [mode for mode in modes if math.isfinite(mode.log_mass) and mode.view.error < _UNSEEN]
 
     def look_wider(self, modes: list[Mode], shapes: list[Gaussian], draws: int) -> list[tuple[View, Gaussian, int]]:
         """Views of the two heaviest modes made wider, of all modes together, and of places that are no modes."""
