@@ -195,6 +195,13 @@ class Scouts(NamedTuple):
     def chosen(self, which: np.ndarray) -> "Scouts":
         return Scouts(self.u[which], self.values[which], self.slopes[which])
 
+    def on_weight(self) -> "Scouts":
+        """The same for log p less the log density of the known Gaussian, but for a constant."""
+        return Scouts(self.u, self.values + np.sum(self.u**2, axis=1) / 2, self.slopes + self.u)
+
+    def joined(self, more: "Scouts") -> "Scouts":
+        return Scouts(*(np.concatenate(pair) for pair in zip(self, more, strict=True)))
+
 
 def whitened(evaluate: Evaluate, mean: np.ndarray, chol: np.ndarray) -> Evaluate:
     """The same as a function of u, where z = mean + chol u."""
@@ -210,8 +217,7 @@ def without_standard(evaluate: Evaluate) -> Evaluate:
     """A log density less that of the standard Gaussian, but for a constant: the log weight of its draws."""
 
     def look(u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        values, slopes = evaluate(u)
-        return values + np.sum(u**2, axis=1) / 2, slopes + u
+        return Scouts(u, *evaluate(u)).on_weight()[1:]
 
     return look
 
@@ -224,26 +230,28 @@ def send_out(evaluate: Evaluate, u: np.ndarray) -> Scouts:
 
 
 def scout(
-    evaluate: Evaluate, scouts: Scouts, *, rounds: int, evaluations: int = 10**9, to_known: bool = False
-) -> tuple[np.ndarray, np.ndarray]:
-    """Where many points lead, and log p there: steps of Barzilai and Borwein in the scouts' coordinates.
+    evaluate: Evaluate, scouts: Scouts, *, rounds: int, evaluations: int = 10**9, on_weight: bool = False
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Where many points lead, log p there, and which of them came home: Barzilai and Borwein's steps in u.
 
-    The first is Newton's along the slope: it arrives in a mode of any width, if that is round, and does not jump out of
-    a narrow one. Those that come to where slopes are about those of the known Gaussian lead there, and are left out,
-    unless they may go `to_known`. The rounds end when so many evaluations have been made.
+    The first step is Newton's along the slope: it arrives in a mode of any width, if that is round, and does not jump
+    out of a narrow one. Where slopes are about those of the known Gaussian a scout leads there, and goes no further.
+    With `on_weight` they climb log p less that Gaussian. The rounds end when so many evaluations have been made.
     """
+    if on_weight:
+        scouts, evaluate = scouts.on_weight(), without_standard(evaluate)
     u, values, slopes = (np.array(x) for x in scouts)
-    spent = len(u)
+    spent, home = len(u), np.zeros(len(u), bool)
     if not spent or spent > evaluations:
-        return u[:0], values[:0]
+        return u[:0], values[:0], home[:0]
     with np.errstate(all="ignore"):
         lengths = _first_lengths(evaluate, u, slopes)
         active = np.arange(len(u))
-        known = np.zeros(len(u), bool)
         for _ in range(rounds):
             size = np.sum(slopes[active] ** 2, axis=1)
-            known[active] = False if to_known else is_standard(u[active], slopes[active])
-            active = active[(size > 0.01) & (lengths[active] > 1e-8) & ~known[active]]
+            if not on_weight:
+                home[active] = is_standard(u[active], slopes[active])
+            active = active[(size > 0.01) & (lengths[active] > 1e-8) & ~home[active]]
             spent += active.size
             if not active.size or spent > evaluations:
                 break
@@ -259,7 +267,7 @@ def scout(
             lengths[active] = np.where(better, secant, lengths[active] / 5)
             at = active[better]
             u[at], values[at], slopes[at] = tried[better], found[better], turned[better]
-    return u[~known], values[~known]
+    return u, values - np.sum(u**2, axis=1) / 2 if on_weight else values, home
 
 
 def is_standard(u: np.ndarray, slopes: np.ndarray) -> np.ndarray:

@@ -31,10 +31,11 @@ _NEWTON_DIM = 250  # up to this dimension Newton's method from the first point o
 _DENSE_CURVATURE_DIM = 700  # up to this dimension, differences of scores give the curvature at a mode
 _AROUND, _BEST = 100, (4, 3, 1)  # draws of each width around the initial point, and how many to climb from
 _LEAST_ROUNDS = 4  # of a climb that may arrive
-_KEPT = 400  # evaluations that climbs leave, to look at what they found
+_KEPT = 500  # evaluations that climbs leave, to look at what they found
 _MODES = 6  # that are kept, the heaviest
+_PLACES = 8  # where scouts may have found something, that are climbed from
 _FEW_SCOUTS = 16
-_SURVEYED = (0, 300, 1600, 2000)  # points at the most, by dimension; in more dimensions the last
+_SURVEYED = (0, 300, 1600, 2400)  # points at the most, by dimension; in more dimensions the last
 _SURVEYED_SLOWLY = 200  # the same for a target whose largest array at a point has more than so many elements
 SLOW = 4096
 _REACH = 100.0  # how far scouts start, in standard deviations of the heaviest mode
@@ -111,7 +112,7 @@ class _Search:
         ranked = [(view, np.argsort(-view.values)[:count]) for view, count in zip(around, _BEST, strict=False)]
         best = [view.z[i] for view, order in ranked for i in order if np.isfinite(view.values[i])]
         if best and not nearly_exact and not alone:
-            more = self.climb_more(np.array(best), rounds=15)
+            more = self.climb_more(np.array(best))
             summits = sorted([*summits, *more], key=lambda summit: not summit.is_mode)
             modes += self.weigh(distinct(summits, [mode.gaussian for mode in modes]), 64)
         first = next((s for s in summits if s.is_mode), None)
@@ -119,7 +120,7 @@ class _Search:
         modes = sorted(modes, key=lambda mode: -mode.log_mass)
         scale = modes[0].gaussian if modes else standard
         near = np.concatenate([np.zeros((0, self.dim)), *(view.z[:32] for view in around)])
-        modes += self.weigh(self.climb_from_scouts(scale, modes, near, 2 / 3 if nearly_exact else 1 / 4), 64)
+        modes += self.weigh(self.climb_from_scouts(scale, modes, near, 0.4 if nearly_exact else 0.25), 64)
         modes = sorted(modes, key=lambda mode: -mode.log_mass)[:_MODES]
         shapes = [_gaussian(s) for s in summits[:1] if not s.is_mode and np.all(np.isfinite(s.axes))]
         views = [(view, standard, width) for view, width in zip(around, self.widths, strict=False)]
@@ -150,15 +151,17 @@ class _Search:
         axes = linalg.cholesky((covariance + covariance.T) / 2)
         return [Summit(found.point, found.value, axes, np.ones(self.dim), found.gain(), 0)]
 
-    def climb_more(self, points: np.ndarray, axes: np.ndarray | None = None, rounds: int = 12) -> list[Summit]:
-        """From further points, as many as the evaluations left are enough for; most need half of their rounds."""
+    def climb_more(
+        self, points: np.ndarray, axes: np.ndarray | None = None, rounds: int = 15, needed: int = 15
+    ) -> list[Summit]:
+        """From further points, as many as the evaluations left are enough for, if each needs so many rounds."""
         if self.dim > _NEWTON_DIM:
             return []
         budget, each = self.evaluator.keeping(_KEPT), self.dim + 10
         rounds = min(rounds, budget.left // each)
         if rounds < _LEAST_ROUNDS:
             return []
-        points = points[: max(1, budget.left // (rounds * each))]
+        points = points[: max(1, budget.left // (min(needed, rounds) * each))]
         found = climb(budget.value_and_score, points, axes=axes, rounds=rounds, both_sides=False, cautious=self.few)
         highest = max(found, key=lambda summit: summit.value, default=None)
         if highest is None or highest.is_mode or not np.all(np.isfinite(highest.axes)):
@@ -176,17 +179,17 @@ class _Search:
         A share of the evaluations left is for the first look at all of them.
         """
         gaussians = [mode.gaussian for mode in known]
-        evaluations = 3 * self.evaluator.left // 4
         few = self.few or self.dim > _NEWTON_DIM
         most = _FEW_SCOUTS if few else _SURVEYED[min(self.dim, 3)] if self.target.width <= SLOW else _SURVEYED_SLOWLY
         count = min(most, int(share * self.evaluator.left))
+        more = min(most, self.evaluator.left - _KEPT) - count
         reach = _UNEVEN_REACH if self.few else _REACH
         ends, values = survey(
-            self.rng, self.evaluator, scale, gaussians, count=count, reach=reach, also=near, evaluations=evaluations
+            self.rng, self.evaluator, scale, gaussians, count=count, reach=reach, also=near, more=more
         )
         tops = [(mode.gaussian, mode.height) for mode in known]
-        places = unknown_places(self.evaluator, ends, values, tops, scale, 2 * _MODES)
-        return distinct(self.climb_more(places, np.asarray(scale.chol), 8), gaussians)
+        places = unknown_places(self.evaluator, ends, values, tops, scale, _PLACES)
+        return distinct(self.climb_more(places, np.asarray(scale.chol), 8, _LEAST_ROUNDS), gaussians)
 
     def weigh(self, peaks: list[Summit], draws: int) -> list[Mode]:
         """The mass around each summit, where more than two or three draws see it."""

@@ -12,19 +12,20 @@ from typing import Any
 import numpy as np
 
 from bures.gaussian import Gaussian
-from bures.search import EXPECTED, Budget, Scouts, scout, send_out, whitened, without_standard
+from bures.search import EXPECTED, Budget, Scouts, scout, send_out, whitened
 
 _INSIDE, _OUTSIDE = 3.0, 60.0  # standard deviations between which most points are
 _NEAR_DIM = 3  # up to this dimension, points fill the inside as well
 _NEAR_SHARE, _FAR_SHARE = 0.4, 0.1  # of the points, inside and outside
-_FOLLOWED, _FOLLOWED_SHARE = 250, 4  # scouts, at the most, and one of so many that were sent out
-_ROUNDS = 12
+_FOLLOWED = 200  # scouts, at the most
+_ROUNDS, _LEAST_ROUNDS = 12, 3
 _SAME = 0.5  # standard deviations between two ends of scouts in one place
 _HIGHER = 1.0  # nats above a known Gaussian from which a place is another, however close to its middle
 _WAY = np.linspace(0, 1, 7)[1:-1]  # places between two points
 _LEAST_SURPRISE = 0.1  # nats a standard deviation: slope of the log weight at a draw, from which it is followed
 _STEEPER = 5.0  # times as steep as at 99% of the draws
 _SURPRISING = 16  # draws to follow
+_FEW = 16  # unexpected slopes among all that were looked at
 
 
 def survey(
@@ -36,19 +37,27 @@ def survey(
     count: int,
     reach: float,
     also: np.ndarray,
-    evaluations: int,
+    more: int = 0,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Where points up to `reach` standard deviations of a Gaussian away lead, and log p there.
 
-    `also` are further points to start from. Those whose slope is that of a known Gaussian lead there, and are left out.
+    `also` are further points to start from. Those whose slope is that of a known Gaussian lead there, and are left out;
+    if that is so of nearly all, as many as `more` others are looked at. The rest are followed by half as many
+    evaluations, and where they are few, those that came home once more without the known Gaussian's pull.
     """
     look = whitened(evaluator.value_and_score, scale.mean, scale.chol)
-    starts = np.concatenate([scale.whiten(also), spread(rng, count, scale.dim, reach)])
-    scouts = send_out(look, starts)
-    left = max(0, evaluations - len(starts))
-    most = min(_FOLLOWED, -(-len(starts) // _FOLLOWED_SHARE), left // 2)
-    followed = scouts.chosen(_unexpected(scouts, scale, known)[:most])
-    ends, values = scout(look, followed, rounds=_ROUNDS, evaluations=left)
+    scouts = send_out(look, np.concatenate([scale.whiten(also), spread(rng, count, scale.dim, reach)]))
+    unexpected = _unexpected(scouts, scale, known)
+    if more > 0 and unexpected.size <= _FEW:
+        scouts = scouts.chosen(unexpected).joined(send_out(look, spread(rng, more, scale.dim, reach)))
+        unexpected = _unexpected(scouts, scale, known)
+    most = (count + len(also)) // 2
+    followed = scouts.chosen(unexpected[: min(_FOLLOWED, -(-most // _LEAST_ROUNDS))])
+    ends, values, home = scout(look, followed, rounds=_ROUNDS, evaluations=most)
+    ends, values = ends[~home], values[~home]
+    if unexpected.size <= _FEW and np.any(home):
+        pulled = scout(look, followed.chosen(home), rounds=_ROUNDS, on_weight=True)
+        ends, values = np.concatenate([ends, pulled[0]]), np.concatenate([values, pulled[1]])
     return scale.push(ends), values
 
 
@@ -107,23 +116,22 @@ def _unexpected(scouts: Scouts, scale: Gaussian, known: Sequence[Gaussian]) -> n
 
 
 def surprising_places(
-    evaluator: Budget, q: Gaussian, z: np.ndarray, scores: np.ndarray, evaluations: int
+    evaluator: Budget, q: Gaussian, z: np.ndarray, log_p: np.ndarray, scores: np.ndarray, evaluations: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Where the log weight is highest uphill of the draws of q at which it is steepest, and log p there.
 
     Something narrow among the draws bends the slopes around it long before a draw falls onto it and weighs much.
     """
     u = q.whiten(np.asarray(z, np.float64))
-    slopes = np.asarray(scores, np.float64) @ q.chol + u
-    surprise = np.linalg.norm(slopes, axis=1)
-    surprise = np.where(np.isfinite(surprise), surprise, 0.0)
+    scouts = Scouts(u, log_p, np.asarray(scores, np.float64) @ q.chol)
+    surprise = np.linalg.norm(scouts.on_weight().slopes, axis=1)
+    surprise = np.where(np.isfinite(surprise) & np.isfinite(log_p), surprise, 0.0)
     least = max(_LEAST_SURPRISE, _STEEPER * float(np.quantile(surprise, 0.99)))
     chosen = np.flatnonzero(surprise > least)
     chosen = chosen[np.argsort(-surprise[chosen])][:_SURPRISING]
-    look = without_standard(whitened(evaluator.value_and_score, q.mean, q.chol))
-    scouts = send_out(look, u[chosen])
-    ends, values = scout(look, scouts, rounds=_ROUNDS, evaluations=evaluations, to_known=True)
-    return q.push(ends), values - np.sum(ends**2, axis=1) / 2
+    look = whitened(evaluator.value_and_score, q.mean, q.chol)
+    ends, values, _ = scout(look, scouts.chosen(chosen), rounds=_ROUNDS, evaluations=evaluations, on_weight=True)
+    return q.push(ends), values
 
 
 def unknown_places(

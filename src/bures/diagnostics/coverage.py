@@ -74,11 +74,12 @@ def search_again(
         views = tuple(look(rng, budget, [(q, width, _DRAWS) for width in widths]))
         if q.dim <= _SEARCHED_DIM:
             places = [_heaviest(draws, evidence), _uncovered_draws(q, evidence, views)]
-            ends, values = surprising_places(budget, q, draws.z[: len(scores)], scores, _FOLLOW_EVALUATIONS)
+            n = len(scores)
+            ends, values = surprising_places(budget, q, draws.z[:n], draws.log_p[:n], scores, _FOLLOW_EVALUATIONS)
             if not uneven and (scale is None or _is_other_scale(q, scale)):
                 nowhere = np.zeros((0, q.dim))
                 known = [q, *(mode.gaussian for mode in modes)]
-                far = survey(rng, budget, q, known, count=64, reach=reach, also=nowhere, evaluations=200)
+                far = survey(rng, budget, q, known, count=100, reach=reach, also=nowhere)
                 ends, values = np.concatenate([ends, far[0]]), np.concatenate([values, far[1]])
             height = evidence + float(q.log_prob_of_noise(np.zeros((1, q.dim)))[0])
             known = [(q, height), *((mode.gaussian, mode.height) for mode in modes)]
