@@ -1,9 +1,10 @@
 """The search for modes, on the host: many points climb log p at once, in few evaluations.
 
 Three ways up. `climb` is Newton's method with curvature from differences of scores, for the few points that must
-arrive: about 2 d + 10 evaluations a round for each. `scout` is for many points of which it is enough to learn where
-they lead: one evaluation a round for each, in coordinates where a Gaussian that is known already is standard. In high dimension
-`ascend` climbs from one point by a quasi-Newton method, one evaluation a step.
+arrive: d + 10 evaluations a round for each, or 2 d + 10. `scout` is for many points of which it is enough to learn
+where they lead: one evaluation a round for each, in coordinates where a Gaussian that is known already is standard. In
+high dimension `ascend` climbs from one point by a quasi-Newton method, one evaluation a step. All may be given a
+`Budget`, which ends them when it is spent.
 """
 
 from collections.abc import Callable

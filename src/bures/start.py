@@ -145,9 +145,7 @@ class _Search:
         if self.dim <= _DENSE_CURVATURE_DIM:
             scale = np.diag(np.sqrt(np.maximum(np.abs(np.diagonal(covariance)), 1e-12)))
             rounds = int(np.clip(0.3 * self.evaluator.limit / each, 1, 8))
-            return climb(
-                evaluate, found.point[None], axes=scale, rounds=rounds, both_sides=False, cautious=self.few
-            )
+            return climb(evaluate, found.point[None], axes=scale, rounds=rounds, both_sides=False, cautious=self.few)
         axes = linalg.cholesky((covariance + covariance.T) / 2)
         return [Summit(found.point, found.value, axes, np.ones(self.dim), found.gain(), 0)]
 
