@@ -180,7 +180,8 @@ class _Search:
         few = self.few or self.dim > _NEWTON_DIM
         most = _FEW_SCOUTS if few else _SURVEYED[min(self.dim, 3)] if self.target.width <= SLOW else _SURVEYED_SLOWLY
         count = min(most, int(share * self.evaluator.left))
-        more = min(most, self.evaluator.left - _KEPT) - count
+        climbs = 16 * (self.dim + 10)  # evaluations: two short ones
+        more = min(most, self.evaluator.left - _KEPT - climbs) - count
         reach = _UNEVEN_REACH if self.few else _REACH
         ends, values = survey(
             self.rng, self.evaluator, scale, gaussians, count=count, reach=reach, also=near, more=more

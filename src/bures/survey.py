@@ -14,8 +14,8 @@ import numpy as np
 from bures.gaussian import Gaussian
 from bures.search import EXPECTED, Budget, Scouts, scout, send_out, whitened
 
-_INSIDE, _OUTSIDE = 3.0, 60.0  # standard deviations between which most points are
-_NEAR_DIM = 3  # up to this dimension, points fill the inside as well
+_INSIDE, _OUTSIDE = 4.5, 60.0  # standard deviations between which most points are
+_NEAR_DIM = 2  # up to this dimension, points fill the inside as well
 _NEAR_SHARE, _FAR_SHARE = 0.4, 0.1  # of the points, inside and outside
 _FOLLOWED = 200  # scouts, at the most
 _ROUNDS, _LEAST_ROUNDS = 12, 5
@@ -62,14 +62,13 @@ def survey(
 
 
 def spread(rng: np.random.Generator, count: int, dim: int, reach: float) -> np.ndarray:
-    """Points all around, most of them between 3 and 60 from the middle, a few up to reach √dim."""
+    """Points all around, most of them between 4.5 and 60 from the middle, a few up to reach √dim."""
     furthest = reach * math.sqrt(dim)
     near = int(_NEAR_SHARE * count) if dim <= _NEAR_DIM and reach > _OUTSIDE else 0
     far = int(_FAR_SHARE * count) if furthest > _OUTSIDE else 0
     inside, middle, outside = (_evenly(rng, n, dim) for n in (near, count - near - far, far))
-    edge = _INSIDE + math.sqrt(dim)
     radii = [
-        edge * inside[0] ** (1 / dim),
+        _INSIDE * inside[0] ** (1 / dim),
         _between(_INSIDE if reach > _INSIDE else 1.0, min(_OUTSIDE, furthest), middle[0]),
         _between(_OUTSIDE, furthest, outside[0]),
     ]
