@@ -52,6 +52,30 @@ def test_a_spike_in_a_slab_is_not_passed_over(dim, key):
     assert not found.trustworthy or found.log_evidence == pytest.approx(0, abs=0.1)
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("dim", "distance", "width"), [(1, 20.0, 0.05), (2, 14.0, 0.12), (3, 10.0, 0.3)])
+def test_a_mode_narrower_than_the_one_found_is_named(dim, distance, width, seed):
+    place = distance * np.ones(dim) / np.sqrt(dim)
+    target = mixture([0.7, 0.3], [np.zeros(dim), place], [1.0, width])
+    found = bures.fit(target, key=jax.random.key(seed)).diagnostics
+    assert found.verdict is Verdict.SEVERAL_MODES
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("place", "width"), [([0.7, 0.7], 0.01), ([1.2, 0.0, 0.0, 0.0, 0.9], 0.12)])
+def test_a_spike_off_the_middle_of_a_slab_is_not_passed_over(place, width, seed):
+    target = mixture([0.5, 0.5], [np.zeros(len(place)), place], [1.0, width])
+    found = bures.fit(target, key=jax.random.key(seed)).diagnostics
+    assert not found.trustworthy or found.log_evidence == pytest.approx(0, abs=0.1)
+
+
+def test_a_target_that_is_slow_to_evaluate_is_judged_by_fewer_draws_where_they_decide(key):
+    data = np.random.default_rng(0).standard_normal((500, 10))
+    fits = [bures.fit(bures.Target(lambda z, y=y: -jnp.sum((y - z) ** 2) / 2, 10), key=key) for y in (data[:100], data)]
+    assert [fit.evaluations.judgement for fit in fits] == [4000, 2000]
+    assert all(fit.diagnostics.verdict is Verdict.CLOSE for fit in fits)
+
+
 def test_exchangeable_labels_have_two_modes(key):
     rng = np.random.default_rng(0)
     y = np.concatenate([rng.normal(-2, 1, 60), rng.normal(2, 1, 40)])

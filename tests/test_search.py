@@ -7,7 +7,7 @@ from problems import correlated_target
 
 import bures
 from bures.engine import Evaluator
-from bures.search import ascend, climb, scout
+from bures.search import Budget, ascend, climb, scout, send_out, whitened
 
 
 def hill(target):
@@ -47,22 +47,73 @@ def test_a_saddle_and_a_slope_are_no_modes():
     assert not climb(hill(slope), np.zeros((1, 2)))[0].is_mode
 
 
-def test_scouts_of_a_gaussian_arrive_with_the_first_step():
+@pytest.mark.parametrize("both_sides", [False, True])
+def test_one_side_is_enough_for_a_gaussian_and_costs_less(both_sides):
+    target = bures.models.gaussian(20, condition_number=100.0)
+    evaluator = Evaluator(target)
+    (summit,) = climb(evaluator.value_and_score, np.full((1, 20), 0.7), both_sides=both_sides)
+    np.testing.assert_allclose(summit.axes @ summit.axes.T, target.covariance, rtol=1e-6, atol=1e-9)
+    assert evaluator.count <= (120 if both_sides else 80)
+
+
+def test_scouts_of_a_gaussian_come_home():
     target = correlated_target()
     q = bures.Gaussian.from_moments(target.mean, target.covariance)
     evaluator = Evaluator(target)
+    look = whitened(evaluator.value_and_score, np.asarray(q.mean), np.asarray(q.chol))
     starts = 30 * np.random.default_rng(0).standard_normal((50, 3))
-    ends, _ = scout(evaluator.value_and_score, np.asarray(q.mean), np.asarray(q.chol), starts, rounds=8)
-    np.testing.assert_allclose(ends, 0, atol=1e-6)
-    assert evaluator.count <= 50 * 3
+    home = scout(look, send_out(look, starts), rounds=8)[2]
+    assert np.all(home)
+    assert evaluator.count == 50 * 2  # each was looked at, and once more close by
 
 
 def test_scouts_find_the_other_mode():
     means = jnp.array([[0.0, 0.0], [30.0, 0.0]])
     target = bures.Target(lambda z: jnp.logaddexp(*(-jnp.sum((z - means) ** 2, axis=1) / 2)), 2)
-    starts = np.array([[40.0, 3.0], [-20.0, 1.0]])
-    ends, _ = scout(hill(target), np.zeros(2), np.eye(2), starts, rounds=8)
-    np.testing.assert_allclose(ends, means[::-1], atol=0.1)
+    scouts = send_out(hill(target), np.array([[40.0, 3.0], [-20.0, 1.0]]))
+    ends, values, home = scout(hill(target), scouts, rounds=8)
+    np.testing.assert_allclose(ends[0], means[1], atol=0.1)
+    assert values[0] == pytest.approx(0, abs=0.01)
+    assert home.tolist() == [False, True]
+
+
+def two_widths(z):
+    """N(0, I) and, ten standard deviations away, a mode a hundred times narrower."""
+    narrow = -jnp.sum((z - jnp.array([10.0, 0.0])) ** 2) / 2 / 0.01**2 - 2 * jnp.log(0.01)
+    return jnp.logaddexp(-jnp.sum(z**2) / 2, narrow)
+
+
+def test_scouts_do_not_jump_out_of_a_narrow_mode():
+    look = hill(bures.Target(two_widths, 2))
+    ends, _, home = scout(look, send_out(look, np.array([[10.0, 0.09], [10.05, 0.0]])), rounds=4)
+    np.testing.assert_allclose(ends, [[10, 0], [10, 0]], atol=1e-3)
+    assert not np.any(home)
+
+
+def test_the_log_weight_leads_to_what_the_known_gaussian_outweighs():
+    """At the edge of a narrow mode's basin, from where a step uphill of log p leads to the known Gaussian."""
+    place = jnp.array([10.0, 0.0])
+    narrow = lambda z: -jnp.sum((z - place) ** 2) / 2 / 0.3**2 - 2 * jnp.log(0.3)  # noqa: E731
+    look = hill(bures.Target(lambda z: jnp.logaddexp(-jnp.sum(z**2) / 2, narrow(z)), 2))
+    scouts = send_out(look, np.array([[11.0, 3.3]]))
+    assert scout(look, scouts, rounds=8)[2].tolist() == [True]
+    ends, values, _ = scout(look, scouts, rounds=12, on_weight=True)
+    np.testing.assert_allclose(ends, [[10 / (1 - 0.3**2), 0]], atol=0.01)  # of the weight, the top is beyond the mode
+    assert values == pytest.approx(look(ends)[0])
+
+
+def test_a_budget_is_kept_by_whoever_evaluates():
+    evaluator = Evaluator(bures.models.gaussian(2))
+    budget = Budget(evaluator, 10)
+    assert budget.keeping(4).left == 6
+    values, scores = budget.value_and_score(np.ones((7, 2)))
+    assert np.all(np.isfinite(values)) and budget.left == 3
+    values, scores = budget.value_and_score(np.ones((7, 2)))
+    assert np.isfinite(values).tolist() == 3 * [True] + 4 * [False]
+    assert np.isfinite(scores[:, 0]).tolist() == 3 * [True] + 4 * [False]
+    assert budget.left == 0 and evaluator.count == 10
+    assert np.all(budget.value(np.ones((2, 2))) == -np.inf)
+    assert climb(budget.value_and_score, np.ones((2, 2))) == []
 
 
 @pytest.mark.parametrize("dim", [5, 300])

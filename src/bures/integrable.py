@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from bures.engine import Evaluator
-from bures.search import Summit
+from bures.search import Budget, Summit
 from bures.target import Target
 
 _POINTS = 5
@@ -23,7 +23,7 @@ _AWAY, _LEAST_FALL = 3.0, 1.0  # standard deviations along an axis, and nats: a 
 def refuse_improper(
     rng: np.random.Generator,
     target: Target,
-    evaluator: Evaluator,
+    evaluator: Evaluator | Budget,
     mode: Summit | None,
     summits: Sequence[Summit],
     start: np.ndarray,
@@ -41,16 +41,18 @@ def refuse_improper(
     if not candidates:
         return
     around = center + rng.standard_normal((_POINTS, target.dim)) @ axes.T
-    for direction, length in _both_ways(candidates):
-        places = [around + distance * length * direction for distance in (0, _NEAR, _FAR)]
-        here, near, far = np.asarray(evaluator.value(np.concatenate(places)), np.float64).reshape(3, -1)
+    ways = list(_both_ways(candidates))
+    places = [around, *(around + distance * length * unit for unit, length in ways for distance in (_NEAR, _FAR))]
+    values = np.asarray(evaluator.value(np.concatenate(places)), np.float64)
+    here, beyond = values[:_POINTS], values[_POINTS:].reshape(-1, 2, _POINTS)
+    for (direction, _), (near, far) in zip(ways, beyond, strict=True):
         # What has fallen far already may look level only because its values are rounded.
         if np.all(near > here - _FALLEN) and np.all(np.abs(far - near) < _LEVEL):
             raise ValueError(_message(target.names, direction))
 
 
 def _landscape(
-    evaluator: Evaluator, mode: Summit | None, summits: Sequence[Summit], start: np.ndarray
+    evaluator: Evaluator | Budget, mode: Summit | None, summits: Sequence[Summit], start: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, list[tuple[np.ndarray, float]]]:
     """A centre, axes at most as long as the density is wide around it, and directions of little curvature."""
     if mode is not None:
@@ -68,7 +70,7 @@ def _landscape(
     return end.point, axes, [(end.point - start, 1.0), *((end.axes[:, i], 1.0) for i in longest)]
 
 
-def _level_axes(evaluator: Evaluator, mode: Summit, vectors: np.ndarray, deviations: np.ndarray) -> list[int]:
+def _level_axes(evaluator: Evaluator | Budget, mode: Summit, vectors: np.ndarray, deviations: np.ndarray) -> list[int]:
     """The widest axes of a mode that are wider than is plausible, or along which log p hardly falls to one side."""
     widest = np.arange(min(_AXES, deviations.size))
     steps = _AWAY * (vectors * deviations)[:, widest].T

@@ -1,15 +1,18 @@
 """The search for modes, on the host: many points climb log p at once, in few evaluations.
 
 Three ways up. `climb` is Newton's method with curvature from differences of scores, for the few points that must
-arrive: about 2 d + 10 evaluations a round for each. `scout` is for many points of which it is enough to learn where
-they lead: one evaluation a round for each, with steps scaled by a Gaussian that is known already. In high dimension
-`ascend` climbs from one point by a quasi-Newton method, one evaluation a step.
+arrive: d + 10 evaluations a round for each, or 2 d + 10. `scout` is for many points of which it is enough to learn
+where they lead: one evaluation a round for each, in coordinates where a Gaussian that is known already is standard. In
+high dimension `ascend` climbs from one point by a quasi-Newton method, one evaluation a step. All may be given a
+`Budget`, which ends them when it is spent.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+
+from bures.engine import Evaluator
 
 Evaluate = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]  # points (n, dim) to log p (n,) and ∇log p (n, dim)
 
@@ -19,7 +22,39 @@ _LENGTHS = np.array([1.0, 8.0, 4.0, 2.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001])
 _ARRIVED = 1e-4  # nats still to gain: a hundredth of a standard deviation
 _FIRST_DIFFERENCE = 1e-3  # from a point to where its score is compared, before the scale is known
 _DIFFERENCE = 0.01  # the same in standard deviations
+EXPECTED = 0.2  # relative error of a slope that a known Gaussian explains
+_PROBE = 1e-3  # standard deviations of the known Gaussian, from a scout to where its slope is compared
 _MEMORY = 20  # pairs of points and scores that the quasi-Newton method keeps
+
+
+class Budget:
+    """An evaluator for a part of a fit that may make `limit` evaluations: what is beyond them has no density."""
+
+    def __init__(self, evaluator: Evaluator, limit: int):
+        self.evaluator, self.limit, self.dim = evaluator, limit, evaluator.dim
+        self._began = evaluator.count
+
+    @property
+    def left(self) -> int:
+        return max(0, self.limit - (self.evaluator.count - self._began))
+
+    def keeping(self, kept: int) -> "Budget":
+        """What is left, but for some evaluations that are kept for later."""
+        return Budget(self.evaluator, max(0, self.left - kept))
+
+    def value_and_score(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """log p and ∇log p; −inf and not a number at points that there are no evaluations for."""
+        left = self.left
+        values, scores = self.evaluator.value_and_score(z[:left])
+        if len(z) <= left:
+            return values, scores
+        missing = len(z) - left
+        nowhere = np.full(missing, -np.inf, values.dtype), np.full((missing, self.dim), np.nan, scores.dtype)
+        return np.concatenate([values, nowhere[0]]), np.concatenate([scores, nowhere[1]])
+
+    def value(self, z: np.ndarray) -> np.ndarray:
+        """log p."""
+        return self.value_and_score(z)[0]
 
 
 class Summit(NamedTuple):
@@ -46,6 +81,7 @@ def climb(
     rounds: int = 25,
     arrived: float = _ARRIVED,
     difference: float = _DIFFERENCE,
+    both_sides: bool = True,
     cautious: bool = False,
 ) -> list[Summit]:
     """Newton's method uphill from each of some points; those without a finite density are left out.
@@ -53,7 +89,8 @@ def climb(
     Where the curvature is not that of a maximum its sign is turned, so that every step goes uphill. `axes`, if given,
     are columns of about a standard deviation along which scores are compared at first; else those of the coordinates.
     A climb has arrived when another step promises less than `arrived` nats. Scores are compared at `difference`
-    standard deviations to both sides, ten times that in single precision. A `cautious` climb tries no step longer than
+    standard deviations, ten times that in single precision: to both sides of a point, or, for half of the evaluations
+    and a curvature that is good to a percent, with the point itself. A `cautious` climb tries no step longer than
     Newton's, for targets that take long to evaluate far away.
     """
     lengths = _LENGTHS[_LENGTHS <= 1] if cautious else _LENGTHS
@@ -68,16 +105,17 @@ def climb(
     axes = np.repeat((np.eye(dim) if axes is None else axes)[None], n, axis=0)
     signs, gains, taken = np.zeros((n, dim)), np.full(n, np.inf), np.zeros(n, int)
     active = np.arange(n)
-    ahead = np.full((n, 2, dim, dim), np.nan)  # scores around the present points, where they are known already
+    sides = np.array([1.0, -1.0] if both_sides else [1.0])
+    ahead = np.full((n, sides.size, dim, dim), np.nan)  # scores around the present points, where they are known already
     with np.errstate(all="ignore"):
         for _ in range(rounds):
             if not active.size:
                 break
             unknown = active[np.isnan(ahead[active, 0, 0, 0])]
             if unknown.size:
-                around = _around(z[unknown], axes[unknown], difference)
+                around = _around(z[unknown], axes[unknown], difference * sides)
                 ahead[unknown] = np.asarray(evaluate(around.reshape(-1, dim))[1]).reshape(around.shape)
-            curvature, rotated = _curvature(ahead[active], axes[active], difference)
+            curvature, rotated = _curvature(ahead[active], scores[active], axes[active], difference)
             ahead[active] = np.nan
             difference = later
             size = np.abs(curvature)
@@ -96,26 +134,31 @@ def climb(
                 break
             # The lengths of a step, and the surroundings of its end at full length, which is most often the best.
             tried = z[active][:, None] + lengths[:, None] * steps[going][:, None]
-            around = _around(tried[:, 0], axes[active], difference)
+            around = _around(tried[:, 0], axes[active], difference * sides)
             found, slopes = evaluate(np.concatenate([tried.reshape(-1, dim), around.reshape(-1, dim)]))
             found, slopes = np.asarray(found, np.float64), np.asarray(slopes, np.float64)
             count = tried.shape[0] * tried.shape[1]
-            improved, full = _advance(z, values, scores, active, tried, found[:count], slopes[:count])
+            improved, best = _advance(z, values, scores, active, tried, found[:count], slopes[:count])
+            full = improved & (best == 0)
             ahead[active[full]] = slopes[count:].reshape(around.shape)[full]
             active = active[improved]
     ends = zip(z, values.tolist(), axes, signs, gains.tolist(), taken.tolist(), strict=True)
     return [Summit(*parts) for parts in ends]
 
 
-def _around(z: np.ndarray, axes: np.ndarray, difference: float) -> np.ndarray:
-    """Points to both sides of each z along its axes, (n, 2, dim, dim)."""
-    offsets = difference * axes.transpose(0, 2, 1)
-    return np.stack([z[:, None] + offsets, z[:, None] - offsets], axis=1)
+def _around(z: np.ndarray, axes: np.ndarray, differences: np.ndarray) -> np.ndarray:
+    """Points next to each z along its axes, (n, sides, dim, dim)."""
+    offsets = axes.transpose(0, 2, 1)[:, None]
+    return z[:, None, None] + differences[:, None, None] * offsets
 
 
-def _curvature(scores: np.ndarray, axes: np.ndarray, difference: float) -> tuple[np.ndarray, np.ndarray]:
+def _curvature(
+    around: np.ndarray, here: np.ndarray, axes: np.ndarray, difference: float
+) -> tuple[np.ndarray, np.ndarray]:
     """Eigenvalues of −∇²log p in the coordinates of the axes, from scores `_around`, and the axes turned to match."""
-    hessian = (scores[:, 0] - scores[:, 1]) @ axes / (2 * difference)
+    both = around.shape[1] == 2
+    change = (around[:, 0] - around[:, 1]) / 2 if both else around[:, 0] - here[:, None]
+    hessian = change @ axes / difference
     hessian = (hessian + hessian.transpose(0, 2, 1)) / 2
     # Beyond the edge of the support there are no scores: there the axis stays as it was.
     hessian = np.where(np.isfinite(hessian), hessian, -np.eye(axes.shape[1]))
@@ -132,35 +175,84 @@ def _advance(
     found: np.ndarray,
     slopes: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Move the points `which` in place, each to the best of those tried: whether it gained, and by the full step."""
+    """Move the points `which` in place, each to the best of those tried, if that gains: whether it does, and which."""
     found, slopes = found.reshape(tried.shape[:2]), slopes.reshape(tried.shape)
     found = np.where(np.isfinite(found) & np.all(np.isfinite(slopes), axis=2), found, -np.inf)
     best = np.argmax(found, axis=1)
     rows = np.arange(which.size)
     improved = found[rows, best] > values[which]
-    at, rows, best = which[improved], rows[improved], best[improved]
-    z[at], values[at], scores[at] = tried[rows, best], found[rows, best], slopes[rows, best]
-    full = np.zeros(which.size, bool)
-    full[rows] = best == 0
-    return improved, full
+    at, chosen = which[improved], (rows[improved], best[improved])
+    z[at], values[at], scores[at] = tried[chosen], found[chosen], slopes[chosen]
+    return improved, best
+
+
+class Scouts(NamedTuple):
+    """Points in coordinates where a known Gaussian is standard, with log p and its slopes there."""
+
+    u: np.ndarray  # (n, dim)
+    values: np.ndarray  # (n,)
+    slopes: np.ndarray  # (n, dim)
+
+    def chosen(self, which: np.ndarray) -> "Scouts":
+        return Scouts(self.u[which], self.values[which], self.slopes[which])
+
+    def on_weight(self) -> "Scouts":
+        """The same for log p less the log density of the known Gaussian, but for a constant."""
+        return Scouts(self.u, self.values + np.sum(self.u**2, axis=1) / 2, self.slopes + self.u)
+
+    def joined(self, more: "Scouts") -> "Scouts":
+        return Scouts(*(np.concatenate(pair) for pair in zip(self, more, strict=True)))
+
+
+def whitened(evaluate: Evaluate, mean: np.ndarray, chol: np.ndarray) -> Evaluate:
+    """The same as a function of u, where z = mean + chol u."""
+
+    def look(u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        values, scores = evaluate(mean + u @ chol.T)
+        return np.asarray(values, np.float64), np.asarray(scores, np.float64) @ chol
+
+    return look
+
+
+def without_standard(evaluate: Evaluate) -> Evaluate:
+    """A log density less that of the standard Gaussian, but for a constant: the log weight of its draws."""
+
+    def look(u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return Scouts(u, *evaluate(u)).on_weight()[1:]
+
+    return look
+
+
+def send_out(evaluate: Evaluate, u: np.ndarray) -> Scouts:
+    """Scouts at the points that have a finite density."""
+    values, slopes = evaluate(u)
+    kept = np.isfinite(values) & np.all(np.isfinite(slopes), axis=1)
+    return Scouts(u[kept], values[kept], slopes[kept])
 
 
 def scout(
-    evaluate: Evaluate, mean: np.ndarray, chol: np.ndarray, starts: np.ndarray, *, rounds: int, evaluations: int = 10**9
-) -> tuple[np.ndarray, np.ndarray]:
-    """Where many points lead, and log p there: steps of Barzilai and Borwein where N(mean, chol cholᵀ) is standard.
+    evaluate: Evaluate, scouts: Scouts, *, rounds: int, evaluations: int = 10**9, on_weight: bool = False
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Where many points lead, log p there, and which of them came home: Barzilai and Borwein's steps in u.
 
-    For a mode of that shape the first step arrives. The rounds end when so many evaluations have been made.
+    The first step is Newton's along the slope: it arrives in a mode of any width, if that is round, and does not jump
+    out of a narrow one. Where slopes are about those of the known Gaussian a scout leads there, and goes no further.
+    With `on_weight` they climb log p less that Gaussian. The rounds end when so many evaluations have been made.
     """
+    if on_weight:
+        scouts, evaluate = scouts.on_weight(), without_standard(evaluate)
+    u, values, slopes = (np.array(x) for x in scouts)
+    spent, home = len(u), np.zeros(len(u), bool)
+    if not spent or spent > evaluations:
+        return u[:0], values[:0], home[:0]
     with np.errstate(all="ignore"):
-        values, slopes = _whitened(evaluate, mean, chol, starts)
-        kept = np.isfinite(values) & np.all(np.isfinite(slopes), axis=1)
-        u, values, slopes = starts[kept], values[kept], slopes[kept]
-        lengths = np.ones(len(u))
-        active, spent = np.arange(len(u)), len(starts)
+        lengths = _first_lengths(evaluate, u, slopes)
+        active = np.arange(len(u))
         for _ in range(rounds):
             size = np.sum(slopes[active] ** 2, axis=1)
-            active = active[(size > 0.01) & (lengths[active] > 1e-8)]
+            if not on_weight:
+                home[active] = is_standard(u[active], slopes[active])
+            active = active[(size > 0.01) & (lengths[active] > 1e-8) & ~home[active]]
             spent += active.size
             if not active.size or spent > evaluations:
                 break
@@ -169,20 +261,27 @@ def scout(
             reach = 2 * np.linalg.norm(u[active], axis=1) + 3 * np.sqrt(u.shape[1])
             step *= np.minimum(1, reach / np.linalg.norm(step, axis=1))[:, None]
             tried = u[active] + step
-            found, turned = _whitened(evaluate, mean, chol, tried)
+            found, turned = evaluate(tried)
             better = (found > values[active]) & np.all(np.isfinite(turned), axis=1)
             change = np.abs(np.sum(step * (turned - slopes[active]), axis=1))
             secant = np.clip(np.sum(step**2, axis=1) / np.maximum(change, 1e-300), 1e-6, 1e6)
             lengths[active] = np.where(better, secant, lengths[active] / 5)
             at = active[better]
             u[at], values[at], slopes[at] = tried[better], found[better], turned[better]
-    return u, values
+    return u, values - np.sum(u**2, axis=1) / 2 if on_weight else values, home
 
 
-def _whitened(evaluate: Evaluate, mean: np.ndarray, chol: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """log p and its slopes in the coordinates u of z = mean + chol u."""
-    values, scores = evaluate(mean + u @ chol.T)
-    return np.asarray(values, np.float64), np.asarray(scores, np.float64) @ chol
+def is_standard(u: np.ndarray, slopes: np.ndarray) -> np.ndarray:
+    """Whether slopes are about those of the standard Gaussian."""
+    return np.linalg.norm(slopes + u, axis=1) < EXPECTED * np.linalg.norm(u, axis=1)
+
+
+def _first_lengths(evaluate: Evaluate, u: np.ndarray, slopes: np.ndarray) -> np.ndarray:
+    """Of a Newton step along the slope, by the change of the slope close by; 1 where log p does not bend down."""
+    direction = slopes / np.maximum(np.linalg.norm(slopes, axis=1, keepdims=True), 1e-300)
+    change = evaluate(u + _PROBE * direction)[1] - slopes
+    curvature = -np.sum(direction * change, axis=1) / _PROBE
+    return np.where(curvature > 0, np.clip(1 / curvature, 1e-6, 1e6), 1.0)
 
 
 class Ascent(NamedTuple):

@@ -16,28 +16,33 @@ from bures import linalg
 from bures.engine import Evaluator
 from bures.family import AbstractApproximation, Gaussian
 from bures.integrable import refuse_improper
-from bures.search import Summit, ascend, climb, scout
+from bures.search import Budget, Summit, ascend, climb
+from bures.survey import survey, unknown_places
 from bures.target import Target
 from bures.threads import one_blas_thread
 
-# Evaluations of a start, its search for modes included, where a few steps do not take more: from a mode whose Gaussian
-# is nearly exact, and from others, whose steps take more draws and are ten at least.
-EVALUATIONS, _MORE_EVALUATIONS = 2800, 3800
-_STEPS_WORTH = 3  # steps that a start may cost
+# Evaluations of a start and of the search after the fit together, where the first steps do not take more; and what of
+# them is kept for that search.
+_EVALUATIONS, LATER_EVALUATIONS = 4000, 500
+_STEPS_WORTH = 3  # steps that they may cost: no fit has fewer
 _MARGIN = 0.1  # nats by which a wide Gaussian must be ahead of a mode's own
 _RANDOM_POINTS = 100  # to try where the initial point has no density
 _NEWTON_DIM = 250  # up to this dimension Newton's method from the first point on, beyond it quasi-Newton to begin with
 _DENSE_CURVATURE_DIM = 700  # up to this dimension, differences of scores give the curvature at a mode
 _AROUND, _BEST = 100, (4, 3, 1)  # draws of each width around the initial point, and how many to climb from
 _LEAST_ROUNDS = 4  # of a climb that may arrive
+_KEPT = 500  # evaluations that climbs leave, to look at what they found
 _MODES = 6  # that are kept, the heaviest
-_SCOUTS, _FEW_SCOUTS = 250, 16
-_NEAR = 12.0  # standard deviations up to which half of the scouts start
+_PLACES = 8  # where scouts may have found something, that are climbed from
+_FEW_SCOUTS = 16
+_SURVEYED = (0, 300, 1600, 2400)  # points at the most, by dimension; in more dimensions the last
+_SURVEYED_SLOWLY = 200  # the same for a target whose largest array at a point has more than so many elements
+SLOW = 4096
 _REACH = 100.0  # how far scouts start, in standard deviations of the heaviest mode
 _UNEVEN_REACH = 3.0  # the same where evaluations far away may take for ever
 _UNSEEN = 0.7  # error of a log mass from which it rests on two or three draws
 _LAST_RESORT = 1e9  # nats: what two or three draws see is taken only if there is nothing else
-_SAME = 0.5  # standard deviations between two climbs to one mode
+_SAME, _SAME_FOR_NARROWER = 0.5, 5.0  # standard deviations between two climbs to one mode
 
 
 class Mode(NamedTuple):
@@ -49,6 +54,11 @@ class Mode(NamedTuple):
     @property
     def log_mass(self) -> float:
         return self.view.log_mass
+
+    @property
+    def height(self) -> float:
+        """log p at the mode, if it is a Gaussian of this mass."""
+        return self.log_mass + float(self.gaussian.log_prob_of_noise(np.zeros((1, self.gaussian.dim)))[0])
 
     @property
     def variance(self) -> float:
@@ -78,45 +88,39 @@ class View(NamedTuple):
 def find_start(rng: np.random.Generator, target: Target, evaluator: Evaluator, draws: int) -> Start:
     """The best of a few Gaussians by the mass they see; a step takes `draws` draws."""
     with np.errstate(all="ignore"), one_blas_thread(target.dim):
-        return _Search(rng, target, evaluator, max(EVALUATIONS, _STEPS_WORTH * draws)).run()
+        limit = max(_EVALUATIONS, _STEPS_WORTH * draws) - LATER_EVALUATIONS
+        return _Search(rng, target, Budget(evaluator, limit)).run()
 
 
 class _Search:
-    """One search: its source of randomness, its evaluator and its budget."""
+    """One search: its source of randomness, its target and its budget."""
 
-    def __init__(self, rng: np.random.Generator, target: Target, evaluator: Evaluator, limit: int):
-        self.rng, self.target, self.evaluator, self.limit = rng, target, evaluator, limit
+    def __init__(self, rng: np.random.Generator, target: Target, evaluator: Budget):
+        self.rng, self.target, self.evaluator = rng, target, evaluator
         self.dim = target.dim
         self.few = target.uneven  # go easy: evaluations far away may take long
-        self.began = evaluator.count
-
-    @property
-    def left(self) -> int:
-        return self.limit - (self.evaluator.count - self.began)
 
     def run(self) -> Start:
         point = first_point(self.rng, self.target, self.evaluator)
         standard = Gaussian.unchecked(point, np.eye(self.dim))
         summits = self.climb_first(point)
         modes = self.weigh(distinct(summits), 64)
-        # Where a mode's own Gaussian is nearly exact, a light search is enough: what it may miss is elsewhere.
-        nearly_exact = any(self.dim * mode.variance < 1 for mode in modes)
-        if not nearly_exact:
-            self.limit = max(self.limit, _MORE_EVALUATIONS)
+        # Where a mode's own Gaussian is nearly exact, what it may miss is elsewhere: that is for scouts to find.
+        nearly_exact = any(mode.variance < 1 for mode in modes)
         alone = self.few and modes  # nothing far away is looked at where that may take for ever
         around = [] if alone else self.look([(standard, w, 32 if nearly_exact else _AROUND) for w in self.widths])
         ranked = [(view, np.argsort(-view.values)[:count]) for view, count in zip(around, _BEST, strict=False)]
         best = [view.z[i] for view, order in ranked for i in order if np.isfinite(view.values[i])]
-        if best and not alone:
-            places = self.not_above(modes, np.array(best)) if nearly_exact else np.array(best)
-            summits = sorted([*summits, *self.climb_more(places, rounds=15)], key=lambda summit: not summit.is_mode)
+        if best and not nearly_exact and not alone:
+            more = self.climb_more(np.array(best))
+            summits = sorted([*summits, *more], key=lambda summit: not summit.is_mode)
             modes += self.weigh(distinct(summits, [mode.gaussian for mode in modes]), 64)
         first = next((s for s in summits if s.is_mode), None)
         refuse_improper(self.rng, self.target, self.evaluator, first, summits, point)
         modes = sorted(modes, key=lambda mode: -mode.log_mass)
         scale = modes[0].gaussian if modes else standard
         near = np.concatenate([np.zeros((0, self.dim)), *(view.z[:32] for view in around)])
-        modes += self.weigh(self.climb_from_scouts(scale, modes, near), 64)
+        modes += self.weigh(self.climb_from_scouts(scale, modes, near, 0.4 if nearly_exact else 0.25), 64)
         modes = sorted(modes, key=lambda mode: -mode.log_mass)[:_MODES]
         shapes = [_gaussian(s) for s in summits[:1] if not s.is_mode and np.all(np.isfinite(s.axes))]
         views = [(view, standard, width) for view, width in zip(around, self.widths, strict=False)]
@@ -130,58 +134,68 @@ class _Search:
 
     def climb_first(self, point: np.ndarray) -> list[Summit]:
         """From the initial point; in many dimensions by gradients first, with curvature by differences at the end."""
-        evaluate, each = self.evaluator.value_and_score, 2 * self.dim + 10
+        evaluate, each = self.evaluator.value_and_score, self.dim + 10
         if self.dim <= _NEWTON_DIM:
-            rounds = int(np.clip(0.4 * self.limit / each, 3, 25))
-            return climb(evaluate, point[None], rounds=rounds, cautious=self.few)
-        found = ascend(evaluate, point, evaluations=self.limit // 8)
+            rounds = int(np.clip(0.4 * self.evaluator.limit / each, 3, 25))
+            return climb(evaluate, point[None], rounds=rounds, both_sides=False, cautious=self.few)
+        found = ascend(evaluate, point, evaluations=self.evaluator.limit // 8)
         if found is None:
             return []
         covariance = found.covariance_times(np.eye(self.dim))
         if self.dim <= _DENSE_CURVATURE_DIM:
             scale = np.diag(np.sqrt(np.maximum(np.abs(np.diagonal(covariance)), 1e-12)))
-            rounds = int(np.clip(0.3 * self.limit / each, 1, 8))
-            return climb(evaluate, found.point[None], axes=scale, rounds=rounds, cautious=self.few)
+            rounds = int(np.clip(0.3 * self.evaluator.limit / each, 1, 8))
+            return climb(evaluate, found.point[None], axes=scale, rounds=rounds, both_sides=False, cautious=self.few)
         axes = linalg.cholesky((covariance + covariance.T) / 2)
         return [Summit(found.point, found.value, axes, np.ones(self.dim), found.gain(), 0)]
 
-    def climb_more(self, points: np.ndarray, axes: np.ndarray | None = None, rounds: int = 12) -> list[Summit]:
-        """From further points, as many as the evaluations left are enough for; most need half of their rounds."""
+    def climb_more(
+        self, points: np.ndarray, axes: np.ndarray | None = None, rounds: int = 15, needed: int = 15
+    ) -> list[Summit]:
+        """From further points, as many as the evaluations left are enough for, if each needs so many rounds."""
         if self.dim > _NEWTON_DIM:
             return []
-        each = 2 * self.dim + 10
-        rounds = min(rounds, self.left // each)
+        budget, each = self.evaluator.keeping(_KEPT), self.dim + 10
+        rounds = min(rounds, budget.left // each)
         if rounds < _LEAST_ROUNDS:
             return []
-        points = points[: max(1, self.left // (rounds * each))]
-        return climb(self.evaluator.value_and_score, points, axes=axes, rounds=rounds, cautious=self.few)
+        points = points[: max(1, budget.left // (min(needed, rounds) * each))]
+        found = climb(budget.value_and_score, points, axes=axes, rounds=rounds, both_sides=False, cautious=self.few)
+        highest = max(found, key=lambda summit: summit.value, default=None)
+        if highest is None or highest.is_mode or not np.all(np.isfinite(highest.axes)):
+            return found
+        # The highest is worth what was kept, if it has not arrived.
+        budget = self.evaluator.keeping(_KEPT // 2)
+        rounds = min(2 * _LEAST_ROUNDS, budget.left // each)
+        return found + climb(
+            budget.value_and_score, highest.point[None], axes=highest.axes, rounds=rounds, both_sides=False
+        )
 
-    def not_above(self, modes: list[Mode], points: np.ndarray) -> np.ndarray:
-        """The points that may lead elsewhere than to a known mode: log p is not concave all the way to it."""
-        for mode in modes:
-            ways = points[:, None] + _STEPS[:, None] * (mode.gaussian.mean - points)[:, None]
-            values = np.asarray(self.evaluator.value(ways.reshape(-1, self.dim)), np.float64)
-            turns = np.diff(values.reshape(len(points), -1), n=2, axis=1)
-            points = points[~np.all(turns < 0, axis=1)]
-            if not len(points):
-                break
-        return points
+    def climb_from_scouts(self, scale: Gaussian, known: list[Mode], near: np.ndarray, share: float) -> list[Summit]:
+        """Modes that scouts from far, and from near the initial point, lead to, other than the known ones.
 
-    def climb_from_scouts(self, scale: Gaussian, known: list[Mode], near: np.ndarray) -> list[Summit]:
-        """Modes that scouts from far, and from near the initial point, lead to, other than the known ones."""
-        count = _FEW_SCOUTS if self.few or self.dim > _NEWTON_DIM else int(np.clip(self.left // 8, 16, _SCOUTS))
+        A share of the evaluations left is for the first look at all of them.
+        """
+        gaussians = [mode.gaussian for mode in known]
+        few = self.few or self.dim > _NEWTON_DIM
+        most = _FEW_SCOUTS if few else _SURVEYED[min(self.dim, 3)] if self.target.width <= SLOW else _SURVEYED_SLOWLY
+        count = min(most, int(share * self.evaluator.left))
+        climbs = 16 * (self.dim + 10)  # evaluations: two short ones
+        more = min(most, self.evaluator.left - _KEPT - climbs) - count
         reach = _UNEVEN_REACH if self.few else _REACH
-        ends, values = scatter(self.rng, self.evaluator, scale, count, reach, also=near, evaluations=self.left // 2)
-        places = unknown_places(self.evaluator, ends, values, [mode.gaussian for mode in known], scale)
-        found = self.climb_more(places, np.asarray(scale.chol), 8)
-        return distinct(found, [mode.gaussian for mode in known])
+        ends, values = survey(
+            self.rng, self.evaluator, scale, gaussians, count=count, reach=reach, also=near, more=more
+        )
+        tops = [(mode.gaussian, mode.height) for mode in known]
+        places = unknown_places(self.evaluator, ends, values, tops, scale, _PLACES)
+        return distinct(self.climb_more(places, np.asarray(scale.chol), 8, _LEAST_ROUNDS), gaussians)
 
     def weigh(self, peaks: list[Summit], draws: int) -> list[Mode]:
         """The mass around each summit, where more than two or three draws see it."""
         gaussians = [_gaussian(peak) for peak in peaks if np.all(np.isfinite(peak.axes))]
         views = self.look([(gaussian, 1, draws) for gaussian in gaussians])
         modes = [Mode(gaussian, view) for gaussian, view in zip(gaussians, views, strict=True)]
-        return [mode for mode in modes if mode.view.error < _UNSEEN]
+        return [mode for mode in modes if math.isfinite(mode.log_mass) and mode.view.error < _UNSEEN]
 
     def look_wider(self, modes: list[Mode], shapes: list[Gaussian], draws: int) -> list[tuple[View, Gaussian, int]]:
         """Views of the two heaviest modes made wider, of all modes together, and of places that are no modes."""
@@ -189,7 +203,7 @@ class _Search:
         wanted += [(gaussian, width) for gaussian in shapes for width in self.widths]
         if len(modes) > 1:
             wanted += [(_together(modes), width) for width in self.widths[:2]]
-        wanted = wanted[: max(0, self.left // draws)]
+        wanted = wanted[: max(0, self.evaluator.left // draws)]
         views = self.look([(gaussian, width, draws) for gaussian, width in wanted])
         return [(view, *each) for view, each in zip(views, wanted, strict=True)]
 
@@ -203,7 +217,7 @@ def distinct(summits: list[Summit], known: Sequence[Gaussian] = ()) -> list[Summ
     modes = [summit for summit in summits if summit.is_mode and np.all(np.isfinite(summit.axes))]
     for summit in sorted(modes, key=_laplace_mass, reverse=True):
         others = [*known, *map(_gaussian, kept)]
-        if all(_distance(other, _gaussian(summit)) > _SAME for other in others):
+        if not any(_is_same(other, _gaussian(summit)) for other in others):
             kept.append(summit)
     return kept[:_MODES]
 
@@ -222,7 +236,7 @@ def choose(standard: Gaussian, views: list[tuple[View, Gaussian, int]], modes: l
     return max(candidates, key=lambda pair: pair[0] if np.isfinite(pair[0]) else -math.inf)[1]
 
 
-def first_point(rng: np.random.Generator, target: Target, evaluator: Evaluator) -> np.ndarray:
+def first_point(rng: np.random.Generator, target: Target, evaluator: Budget) -> np.ndarray:
     """The first of the target's initial points, or else of some random ones, that has a finite density."""
     points = np.asarray(target.start(), np.float64)[None]
     offered = getattr(target.log_density, "initial_candidates", None)
@@ -244,7 +258,7 @@ def first_point(rng: np.random.Generator, target: Target, evaluator: Evaluator) 
     )
 
 
-def look(rng: np.random.Generator, evaluator: Evaluator, wanted: list[tuple[Gaussian, float, int]]) -> list[View]:
+def look(rng: np.random.Generator, evaluator: Budget, wanted: list[tuple[Gaussian, float, int]]) -> list[View]:
     """What draws of Gaussians made wider see of the target: (Gaussian, width, draws) each, evaluated together."""
     noises = [rng.standard_normal((draws, evaluator.dim)) for _, _, draws in wanted]
     points = [q.push(width * noise) for (q, width, _), noise in zip(wanted, noises, strict=True)]
@@ -268,63 +282,6 @@ def _view(z: np.ndarray, values: np.ndarray, log_weights: np.ndarray) -> View:
     return View(z, values, log_weights, top + math.log(float(np.mean(weights))), error)
 
 
-def scatter(
-    rng: np.random.Generator,
-    evaluator: Evaluator,
-    scale: Gaussian,
-    count: int,
-    reach: float,
-    also: np.ndarray | None = None,
-    evaluations: int = 1000,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Where scouts lead that start up to `reach` standard deviations of a Gaussian away, and log p there.
-
-    Half of them start near, where a narrow mode is as likely as far away. `also` are further points to start from. The
-    scouts share a number of evaluations, which most need little of.
-    """
-    near, far = rng.uniform(1, min(_NEAR, reach), count // 2), np.exp(rng.uniform(0, math.log(reach), -(-count // 2)))
-    distances = np.concatenate([near, far])[:, None]
-    starts = distances * rng.standard_normal((count, scale.dim))
-    if also is not None and len(also):
-        starts = np.concatenate([starts, scale.whiten(also)])
-    ends, values = scout(evaluator.value_and_score, scale.mean, scale.chol, starts, rounds=12, evaluations=evaluations)
-    return scale.push(ends), values
-
-
-def unknown_places(
-    evaluator: Evaluator,
-    ends: np.ndarray,
-    values: np.ndarray,
-    known: list[Gaussian],
-    scale: Gaussian,
-    most: int = 2 * _MODES,
-) -> np.ndarray:
-    """At most so many ends of scouts, the highest first, that are apart from the known Gaussians and from each other.
-
-    An end is the same hill as a higher place if log p does not dip on the straight way between them.
-    """
-    dim = ends.shape[1]
-    places: list[int] = []
-    for i in np.argsort(-values):
-        if not np.isfinite(values[i]) or len(places) >= most:
-            break
-        near_known = any(np.linalg.norm(q.whiten(ends[i : i + 1])) < 3 * _SAME for q in known)
-        near_other = any(np.linalg.norm(scale.whiten((ends[i] - ends[j])[None] + scale.mean)) < _SAME for j in places)
-        if not near_known and not near_other:
-            places.append(i)
-    pairs = [(i, other) for n, i in enumerate(places) for other in [*(q.mean for q in known), *ends[places[:n]]]]
-    if pairs:
-        ways = np.array([ends[i] + share * (other - ends[i]) for i, other in pairs for share in _WAY])
-        found = np.asarray(evaluator.value(ways.reshape(-1, dim)), np.float64).reshape(len(pairs), -1)
-        joined = {i for (i, _), way in zip(pairs, found, strict=True) if np.all(way > values[i] - 0.1)}
-        places = [i for i in places if i not in joined]
-    return ends[places]
-
-
-_WAY = np.linspace(0, 1, 7)[1:-1]  # places between two points
-_STEPS = np.linspace(0, 1, 6)  # the same, ends included
-
-
 def _gaussian(summit: Summit) -> Gaussian:
     axes = summit.axes
     is_factor = axes[0, -1] == 0 and np.array_equal(axes, np.tril(axes)) and np.all(np.diagonal(axes) > 0)
@@ -337,11 +294,10 @@ def _laplace_mass(summit: Summit) -> float:
     return mass if math.isfinite(mass) else -math.inf
 
 
-def _distance(known: Gaussian, other: Gaussian) -> float:
-    """Between two means in standard deviations of the wider Gaussian."""
-    return min(
-        float(np.linalg.norm(known.whiten(other.mean[None]))), float(np.linalg.norm(other.whiten(known.mean[None])))
-    )
+def _is_same(one: Gaussian, other: Gaussian) -> bool:
+    """Whether two climbs have led to one mode: their ends are close for the wider one, and not far for the narrower."""
+    near, far = sorted(float(np.linalg.norm(a.whiten(b.mean[None]))) for a, b in ((one, other), (other, one)))
+    return near <= _SAME and far <= _SAME_FOR_NARROWER
 
 
 def _together(modes: list[Mode]) -> Gaussian:

@@ -2,8 +2,8 @@
 
 The mode itself is often the wrong place: with hierarchical models log p has a narrow peak that holds no mass. So a
 mean-field fit takes a few steps from some points on the way up, and what its bound promises is compared. At the best of
-them the directions in which the density is wider or narrower than the diagonal says are found by Lanczos' method, a block of
-vectors at a time. No d × d array anywhere.
+them the directions in which the density is wider or narrower than the diagonal says are found by Lanczos' method, a
+block of vectors at a time. No d × d array anywhere.
 """
 
 from typing import NamedTuple
@@ -48,7 +48,7 @@ class _Place(NamedTuple):
 
     @property
     def promise(self) -> float:
-        """The bound if it goes on to rise as it did: places further down are better in the end, if they are not too far.
+        """The bound if it goes on to rise as it did: places further down, if not too far, are better in the end.
 
         Two steps at a time are averaged, against noise.
         """

@@ -11,10 +11,12 @@ from typing import NamedTuple
 import numpy as np
 
 from bures import linalg
+from bures.diagnostics.weighted import WeightedDraws, log_evidence
 from bures.engine import Evaluator
 from bures.family.gaussian import Gaussian
-from bures.search import climb
-from bures.start import Mode, View, distinct, look, scatter, unknown_places
+from bures.search import Budget, climb
+from bures.start import LATER_EVALUATIONS, Mode, View, distinct, look
+from bures.survey import surprising_places, survey, unknown_places
 
 _LEAST_SHARE = 0.01  # of the mass that is worth a word
 _SEEN = 200  # among n draws, one that weighs up to n / 200 times the mean has company
@@ -22,9 +24,10 @@ _FEW = 10  # draws that are needed to see a mode
 _WIDTHS = (3.0, 10.0, 30.0, 100.0)
 _DRAWS = 32  # of each width
 _WIDE_DIM = 50  # beyond this dimension wide draws see nothing
-_HEAVY, _LEAST_MASS, _CLIMBS = math.log(20), math.log(0.002), 4  # draws of wide views to climb from
+_HEAVY, _LEAST_MASS, _CLIMBS = math.log(20), math.log(0.002), 4  # draws of q and of wide views to climb from
 _SEARCHED_DIM = 250  # beyond it there is no search again
-_CLIMB_EVALUATIONS = 300
+_FOLLOW_EVALUATIONS = 150
+_ROUNDS, _LEAST_ROUNDS, _MODE_DRAWS = 8, 4, 64  # of a climb, and draws to weigh what it finds
 _OTHER_SCALE = 3.0  # an approximation this many times wider or narrower than where scouts set out is searched anew
 
 
@@ -55,32 +58,56 @@ def search_again(
     modes: Sequence[Mode],
     scale: Gaussian | None,
     *,
-    heavy: np.ndarray,
-    log_evidence: float,
+    draws: WeightedDraws,
+    scores: np.ndarray,
     uneven: bool,
 ) -> tuple[tuple[Mode, ...], tuple[View, ...], float]:
-    """After a fit: views of q made wider, and where its heaviest draws and theirs lead; scouts if the scale is another.
+    """After a fit: views of q made wider, and where strange draws of q and theirs lead; a survey if the scale is new.
 
     Returns all modes known, the views, and how far was searched in standard deviations of q.
     """
-    modes = tuple(modes)
+    modes, budget = tuple(modes), Budget(evaluator, LATER_EVALUATIONS)
     widths = _WIDTHS[:1] if uneven else _WIDTHS if q.dim <= _WIDE_DIM else ()
     reach = _WIDTHS[0] if uneven else _WIDTHS[-1]
+    evidence = log_evidence(draws.log_weights)[0]
     with np.errstate(all="ignore"):
-        views = tuple(look(rng, evaluator, [(q, width, _DRAWS) for width in widths]))
-        places = np.concatenate([heavy, _uncovered_draws(q, log_evidence, views)])
-        if not uneven and (scale is None or _is_other_scale(q, scale)):
-            ends, values = scatter(rng, evaluator, q, 64, reach, evaluations=256)
-            known = [q, *(mode.gaussian for mode in modes)]
-            places = np.concatenate([places, unknown_places(evaluator, ends, values, known, q, 4)])
-        room = max(1, _CLIMB_EVALUATIONS // (8 * (2 * q.dim + 10)))
-        rounds = 8 if q.dim <= _SEARCHED_DIM else 0
-        found = climb(evaluator.value_and_score, places[:room], axes=np.asarray(q.chol), rounds=rounds)
-        new = distinct(found, [mode.gaussian for mode in modes])[:2]
-        gaussians = [Gaussian.unchecked(s.point, linalg.cholesky_of_square(s.axes)) for s in new]
-        seen = look(rng, evaluator, [(gaussian, 1, 64) for gaussian in gaussians])
-        modes += tuple(Mode(gaussian, view) for gaussian, view in zip(gaussians, seen, strict=True))
+        views = tuple(look(rng, budget, [(q, width, _DRAWS) for width in widths]))
+        if q.dim <= _SEARCHED_DIM:
+            places = [_heaviest(draws, evidence), _uncovered_draws(q, evidence, views)]
+            n = len(scores)
+            ends, values = surprising_places(budget, q, draws.z[:n], draws.log_p[:n], scores, _FOLLOW_EVALUATIONS)
+            if not uneven and (scale is None or _is_other_scale(q, scale)):
+                nowhere = np.zeros((0, q.dim))
+                known = [q, *(mode.gaussian for mode in modes)]
+                far = survey(rng, budget, q, known, count=100, reach=reach, also=nowhere)
+                ends, values = np.concatenate([ends, far[0]]), np.concatenate([values, far[1]])
+            height = evidence + float(q.log_prob_of_noise(np.zeros((1, q.dim)))[0])
+            known = [(q, height), *((mode.gaussian, mode.height) for mode in modes)]
+            places.insert(0, unknown_places(budget, ends, values, known, q, _CLIMBS))
+            modes += _climb_and_weigh(rng, q, budget, np.concatenate(places), modes)
     return modes, views, reach
+
+
+def _climb_and_weigh(
+    rng: np.random.Generator, q: Gaussian, budget: Budget, places: np.ndarray, modes: Sequence[Mode]
+) -> tuple[Mode, ...]:
+    """The modes that places lead to, other than those known, as many as there are evaluations for."""
+    left = budget.left - 2 * _MODE_DRAWS
+    room = max(1, left // (_ROUNDS * (2 * q.dim + 10)))
+    rounds = min(_ROUNDS, left // (2 * q.dim + 10))
+    if rounds < _LEAST_ROUNDS:
+        return ()
+    found = climb(budget.value_and_score, places[:room], axes=np.asarray(q.chol), rounds=rounds)
+    new = distinct(found, [mode.gaussian for mode in modes])[:2]
+    gaussians = [Gaussian.unchecked(s.point, linalg.cholesky_of_square(s.axes)) for s in new]
+    seen = look(rng, budget, [(gaussian, 1, _MODE_DRAWS) for gaussian in gaussians])
+    return tuple(Mode(gaussian, view) for gaussian, view in zip(gaussians, seen, strict=True))
+
+
+def _heaviest(draws: WeightedDraws, log_evidence: float) -> np.ndarray:
+    """The few draws that weigh far more than the mean: there may be something narrow that q does not follow."""
+    order = np.argsort(-draws.log_weights)[:_CLIMBS]
+    return np.asarray(draws.z[order[draws.log_weights[order] - log_evidence > _HEAVY]], np.float64)
 
 
 def _uncovered_draws(q: Gaussian, log_evidence: float, views: Sequence[View]) -> np.ndarray:

@@ -11,7 +11,7 @@ from jaxtyping import Array, Key
 
 from bures.check import check_positive_integer, fail
 from bures.diagnostics.coverage import Coverage, Missed
-from bures.diagnostics.pareto import khat_threshold
+from bures.diagnostics.pareto import khat_threshold, smooth_log_weights
 from bures.diagnostics.weighted import WeightedDraws, log_evidence, ness, relative_weights
 from bures.family.gaussian import Gaussian
 from bures.objective import IWELBO
@@ -272,7 +272,7 @@ def summarise(draws: WeightedDraws, *, K: int = 10, **run: Any) -> Diagnostics:
             log_evidence=evidence,
             log_evidence_mcse=evidence_mcse,
             rounding=draws.resolution,
-            correction=measure_correction(draws.z, draws.smoothed()),
+            correction=measure_correction(draws.z, smooth_log_weights(values, tail)),
             **run,
         )
 

@@ -1,7 +1,6 @@
 """The judgement of a fit: one pool of fresh draws and the search for modes, made once and kept with the fit."""
 
 import dataclasses
-import math
 from typing import Any
 
 import numpy as np
@@ -15,12 +14,12 @@ from bures.draws import host_generator
 from bures.engine import Evaluator
 from bures.family import AbstractApproximation, Gaussian, LowRankGaussian
 from bures.family.approximation import in_double
-from bures.start import Mode, View
+from bures.start import SLOW, Mode, View
 from bures.target import Target
 from bures.threads import one_blas_thread
 
 _POOLS = (4_000, 10_000, 40_000)  # draws; more are taken only while they leave the verdict undecided
-_HEAVIEST, _HEAVY = 4, math.log(20)  # draws to climb from, and how heavy they must be
+_SLOW_POOL = 2_000  # the first, of a target that is slow to evaluate
 _JUDGED, _SEARCHED = 2**32 - 2, 2**32 - 3  # with the key, for the draws and the search: no step has these numbers
 
 
@@ -83,14 +82,19 @@ def _judge(
     reach, searched = 0.0, 0
 
     def diagnosed(draws: WeightedDraws) -> Diagnostics:
-        evidence = log_evidence(draws.log_weights)[0]
-        coverage = find_missed(exact, evidence, draws.log_p.size, modes, views, reach)
-        return summarise(draws, coverage=coverage, names=target.names, **run)
+        return covered(summarise(draws, names=target.names, **run))
+
+    def covered(found: Diagnostics) -> Diagnostics:
+        coverage = find_missed(exact, found.log_evidence, found.num_samples, modes, views, reach)
+        return dataclasses.replace(found, coverage=coverage)
 
     rng = host_generator(key, _JUDGED)
-    draws = WeightedDraws.take(rng, q, evaluator, _POOLS[0])
+    pools = (_SLOW_POOL, *_POOLS) if target.width > SLOW else _POOLS
+    z = draw_points(rng, q, pools[0])
+    values, scores = evaluator.value_and_score(z)
+    draws = WeightedDraws.at(z, values, q)
     found = diagnosed(draws)
-    for size in _POOLS[1:]:
+    for size in pools[1:]:
         if _is_decided(found):
             break
         draws = draws.joined(WeightedDraws.take(rng, q, evaluator, size - draws.log_p.size))
@@ -99,26 +103,12 @@ def _judge(
     if searchable and found.verdict not in _NO_TRUST:
         before = evaluator.count
         rng = host_generator(key, _SEARCHED)
-        heavy = _heaviest(draws, found.log_evidence)
         modes, views, reach = search_again(
-            rng,
-            _dense(exact),
-            evaluator,
-            modes,
-            scale,
-            heavy=heavy,
-            log_evidence=found.log_evidence,
-            uneven=target.uneven,
+            rng, _dense(exact), evaluator, modes, scale, draws=draws, scores=scores, uneven=target.uneven
         )
         searched = evaluator.count - before
-        found = diagnosed(draws)
+        found = covered(found)
     return Judgement(found, draws.log_p, draws.log_q, modes, views, searched)
-
-
-def _heaviest(draws: WeightedDraws, log_evidence: float) -> np.ndarray:
-    """The few draws that weigh far more than the mean: there may be something narrow that q does not follow."""
-    order = np.argsort(-draws.log_weights)[:_HEAVIEST]
-    return np.asarray(draws.z[order[draws.log_weights[order] - log_evidence > _HEAVY]], np.float64)
 
 
 def restore(

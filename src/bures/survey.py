@@ -1,0 +1,173 @@
+"""The survey: log p and its slopes at points all around a known Gaussian, and where the unexpected ones lead.
+
+A mode that is narrower than the known one is uphill only in a small ball around it: its radius is the mode's distance
+times its relative width. So many points are looked at once each, evenly spread in directions and in the logarithm of
+the distance, and only those whose slope is not that of a known Gaussian are followed as scouts.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bures.family.gaussian import Gaussian
+from bures.search import EXPECTED, Budget, Scouts, scout, send_out, whitened
+
+_INSIDE, _OUTSIDE = 4.5, 60.0  # standard deviations between which most points are
+_NEAR_DIM = 2  # up to this dimension, points fill the inside as well
+_NEAR_SHARE, _FAR_SHARE = 0.4, 0.1  # of the points, inside and outside
+_FOLLOWED = 200  # scouts, at the most
+_ROUNDS, _LEAST_ROUNDS = 12, 5
+_SAME = 0.5  # standard deviations between two ends of scouts in one place
+_HIGHER = 1.0  # nats above a known Gaussian from which a place is another, however close to its middle
+_WAY = np.linspace(0, 1, 7)[1:-1]  # places between two points
+_LEAST_SURPRISE = 0.1  # nats a standard deviation: slope of the log weight at a draw, from which it is followed
+_STEEPER = 5.0  # times as steep as at 99% of the draws
+_SURPRISING = 16  # draws to follow
+_FEW = 16  # unexpected slopes among all that were looked at
+
+
+def survey(
+    rng: np.random.Generator,
+    evaluator: Budget,
+    scale: Gaussian,
+    known: Sequence[Gaussian],
+    *,
+    count: int,
+    reach: float,
+    also: np.ndarray,
+    more: int = 0,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Where points up to `reach` standard deviations of a Gaussian away lead, and log p there.
+
+    `also` are further points to start from. Those whose slope is that of a known Gaussian lead there, and are left out;
+    if that is so of nearly all, as many as `more` others are looked at. The rest are followed by half as many
+    evaluations, and where they are few, those that came home once more without the known Gaussian's pull.
+    """
+    look = whitened(evaluator.value_and_score, scale.mean, scale.chol)
+    scouts = send_out(look, np.concatenate([scale.whiten(also), spread(rng, count, scale.dim, reach)]))
+    unexpected = _unexpected(scouts, scale, known)
+    if more > 0 and unexpected.size <= _FEW:
+        scouts = scouts.chosen(unexpected).joined(send_out(look, spread(rng, more, scale.dim, reach)))
+        unexpected = _unexpected(scouts, scale, known)
+    most = (count + len(also)) // 2
+    followed = scouts.chosen(unexpected[: min(_FOLLOWED, -(-most // _LEAST_ROUNDS))])
+    ends, values, home = scout(look, followed, rounds=_ROUNDS, evaluations=most)
+    ends, values = ends[~home], values[~home]
+    if unexpected.size <= _FEW and np.any(home):
+        pulled = scout(look, followed.chosen(home), rounds=_ROUNDS, on_weight=True)
+        ends, values = np.concatenate([ends, pulled[0]]), np.concatenate([values, pulled[1]])
+    return scale.push(ends), values
+
+
+def spread(rng: np.random.Generator, count: int, dim: int, reach: float) -> np.ndarray:
+    """Points all around, most of them between 4.5 and 60 from the middle, a few up to reach √dim."""
+    furthest = reach * math.sqrt(dim)
+    near = int(_NEAR_SHARE * count) if dim <= _NEAR_DIM and reach > _OUTSIDE else 0
+    far = int(_FAR_SHARE * count) if furthest > _OUTSIDE else 0
+    inside, middle, outside = (_evenly(rng, n, dim) for n in (near, count - near - far, far))
+    radii = [
+        _INSIDE * inside[0] ** (1 / dim),
+        _between(_INSIDE if reach > _INSIDE else 1.0, min(_OUTSIDE, furthest), middle[0]),
+        _between(_OUTSIDE, furthest, outside[0]),
+    ]
+    return np.concatenate(radii)[:, None] * np.concatenate([inside[1], middle[1], outside[1]])
+
+
+def _between(low: float, high: float, share: np.ndarray) -> np.ndarray:
+    """Evenly in the logarithm."""
+    return low * (high / low) ** share
+
+
+def _evenly(rng: np.random.Generator, count: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers in (0, 1) and unit vectors, together evenly spread where that is possible: up to three dimensions."""
+    if dim > 3:
+        directions = rng.standard_normal((count, dim))
+        return rng.random(count), directions / np.linalg.norm(directions, axis=1, keepdims=True)
+    x = (rng.random(3) + np.arange(count)[:, None] * _KRONECKER[max(dim, 2)]) % 1.0
+    turn, height = 2 * math.pi * x[:, 1], 2 * x[:, 2] - 1
+    if dim == 1:
+        return x[:, 0], np.where(x[:, 1:2] < 0.5, 1.0, -1.0)
+    circle = np.stack([np.cos(turn), np.sin(turn)], axis=1)
+    if dim == 2:
+        return x[:, 0], circle
+    return x[:, 0], np.column_stack([np.sqrt(1 - height**2)[:, None] * circle, height])
+
+
+# Steps of sequences that fill the square and the cube evenly: powers of the roots of xⁿ⁺¹ = x + 1.
+_KRONECKER = {2: 1.32471795724474602596 ** -np.arange(1.0, 4), 3: 1.22074408460575947536 ** -np.arange(1.0, 4)}
+
+
+def _unexpected(scouts: Scouts, scale: Gaussian, known: Sequence[Gaussian]) -> np.ndarray:
+    """Indices of scouts whose slopes no known Gaussian explains: in turn one that points away, and the next of all."""
+    z = scale.push(scouts.u)
+    strange = np.ones(len(z), bool)
+    for q in known:
+        slopes = -q.whiten(z) @ np.linalg.solve(q.chol, scale.chol)
+        error = np.linalg.norm(scouts.slopes - slopes, axis=1)
+        strange &= ~(error < EXPECTED * np.linalg.norm(slopes, axis=1))
+    strange = np.flatnonzero(strange)
+    u, slopes = scouts.u[strange], scouts.slopes[strange]
+    inwards = -np.sum(u * slopes, axis=1) / (np.linalg.norm(u, axis=1) * np.linalg.norm(slopes, axis=1))
+    in_turn = np.stack([strange[np.argsort(inwards, kind="stable")], strange], axis=1).ravel()
+    return in_turn[np.sort(np.unique(in_turn, return_index=True)[1])]
+
+
+def surprising_places(
+    evaluator: Budget, q: Gaussian, z: np.ndarray, log_p: np.ndarray, scores: np.ndarray, evaluations: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Where the log weight is highest uphill of the draws of q at which it is steepest, and log p there.
+
+    Something narrow among the draws bends the slopes around it long before a draw falls onto it and weighs much.
+    """
+    u = q.whiten(np.asarray(z, np.float64))
+    scouts = Scouts(u, log_p, np.asarray(scores, np.float64) @ q.chol)
+    surprise = np.linalg.norm(scouts.on_weight().slopes, axis=1)
+    surprise = np.where(np.isfinite(surprise) & np.isfinite(log_p), surprise, 0.0)
+    least = max(_LEAST_SURPRISE, _STEEPER * float(np.quantile(surprise, 0.99)))
+    chosen = np.flatnonzero(surprise > least)
+    chosen = chosen[np.argsort(-surprise[chosen])][:_SURPRISING]
+    look = whitened(evaluator.value_and_score, q.mean, q.chol)
+    ends, values, _ = scout(look, scouts.chosen(chosen), rounds=_ROUNDS, evaluations=evaluations, on_weight=True)
+    return q.push(ends), values
+
+
+def unknown_places(
+    evaluator: Budget,
+    ends: np.ndarray,
+    values: np.ndarray,
+    known: Sequence[tuple[Gaussian, float]],
+    scale: Gaussian,
+    most: int,
+) -> np.ndarray:
+    """At most so many ends of scouts, the highest first, that are apart from known Gaussians and from each other.
+
+    The known ones come with log p at their means. An end is the same hill as a higher place if log p does not dip on
+    the straight way between them.
+    """
+    at = scale.whiten(ends)
+    new = np.isfinite(values)
+    for q, top in known:
+        new &= (values >= top + _HIGHER) | (np.linalg.norm(q.whiten(ends), axis=1) >= 3 * _SAME)
+    places: list[int] = []
+    while len(places) < most and np.any(new):
+        highest = int(np.argmax(np.where(new, values, -np.inf)))
+        places.append(highest)
+        new &= np.linalg.norm(at - at[highest], axis=1) >= _SAME
+    places = _unjoined(evaluator, ends, values, places, [[q.mean for q, _ in known]] * len(places))
+    return ends[_unjoined(evaluator, ends, values, places, [ends[places[:n]] for n in range(len(places))])]
+
+
+def _unjoined(
+    evaluator: Budget, ends: np.ndarray, values: np.ndarray, places: list[int], others: list[Any]
+) -> list[int]:
+    """The places from which log p dips on the straight way to each of some others."""
+    pairs = [(i, other) for i, to in zip(places, others, strict=True) for other in to]
+    if not pairs:
+        return places
+    begin, end = ends[[i for i, _ in pairs]][:, None], np.array([other for _, other in pairs])[:, None]
+    ways = begin + _WAY[:, None] * (end - begin)
+    found = np.asarray(evaluator.value(ways.reshape(-1, ends.shape[1])), np.float64).reshape(len(pairs), -1)
+    joined = {i for (i, _), way in zip(pairs, found, strict=True) if np.all(way > values[i] - 0.1)}
+    return [i for i in places if i not in joined]
