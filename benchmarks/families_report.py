@@ -26,10 +26,11 @@ DOUBTFUL = 0.8  # k̂ by 4,000 draws, its noise allowed for
 KL, SLOPE, SECONDS, GIGABYTES, SLOWER = 0.01, 1.15, 120.0, 6.0, 1.05
 LARGEST = 100_000  # the dimension of the last two criteria of Gaussians
 NOTE = (
-    "Medians over seeds. warm: the least of up to three runs while they take under two seconds, judgement included; "
-    "cold: the first run, compilations included. ELBO: the mean over seeds, each by 4,000 fresh draws; its error is "
-    "the larger of the draws' and the seeds'. k̂ is by the same draws for all, verdict and outcome are the fit's own. "
-    "NumPyro's guides: 5,000 steps of Adam with rate 0.01, one particle, their own rank and start."
+    "Medians over seeds. warm: the least of up to {rounds} runs while they take under {patience:g} seconds, judgement "
+    "included; cold: the first run, compilations included. ELBO: the mean over seeds, each by {num_samples:,} fresh "
+    "draws; its error is the larger of the draws' and the seeds'. k̂ is by the same draws for all, verdict and outcome "
+    "are the fit's own. NumPyro's guides: {numpyro_steps:,} steps of Adam with rate {numpyro_step_size:g}, one "
+    "particle, their own rank and start."
 )
 
 
@@ -187,7 +188,7 @@ def _gain(ours: Elbo | None, entry: Entry | None) -> str:
     return f"**{gain:.3g}**" if gain > 2 * error else f"{gain:.3g} ± {error:.2g}"
 
 
-def details(table: Table) -> Grid:
+def details(table: Table, settings: dict[str, Any]) -> Grid:
     rows = []
     for model, row in table.items():
         for contestant, entry in row.items():
@@ -197,7 +198,7 @@ def details(table: Table) -> Grid:
             message = next((run["message"] for run in entry.runs if "message" in run), "")
             rows.append((model, contestant, *figures, str(entry.elbo or message or "not finite"), *counts, *said))
     heads = ("model", "contestant", "cold s", "warm s", "ELBO", "evaluations", "steps", "rank")
-    return Grid("Every contestant on every model", (*heads, "outcome", "verdict", "k̂"), rows, NOTE)
+    return Grid("Every contestant on every model", (*heads, "outcome", "verdict", "k̂"), rows, NOTE.format(**settings))
 
 
 def _count(value: float | None) -> str:
@@ -240,10 +241,15 @@ class Size(NamedTuple):
         return median(fit.get(name) for fit in self.fits)
 
     @property
-    def kl(self) -> float | None:
-        """The largest, per thousand dimensions; in closed form or, of a family that has none here, by draws."""
+    def kl(self) -> float:
+        """The largest, per thousand dimensions; in closed form or, of a family that has none here, by draws.
+
+        Infinite where there is no fit at all: a size that failed keeps no limit.
+        """
+        if not self.fits:
+            return math.inf
         values = [fit["kl_by_draws"] if fit["kl"] is None else fit["kl"] for fit in self.fits]
-        return None if not values or None in values else max(values) * 1000 / self.dim
+        return math.inf if None in values else max(values) * 1000 / self.dim
 
     @property
     def gigabytes(self) -> float | None:
@@ -430,6 +436,8 @@ def plot_gaussians(found: list[Size]) -> Figure:
     laws = step_laws(found)
     for i, kind in enumerate(GAUSSIANS):
         mine = [size for size in found if size.kind == kind and size.fits]
+        if not mine:
+            continue
         dims = [size.dim for size in mine]
         law = f": {_told(laws[kind])} s" if laws[kind] else ""
         name = f"λ {kind}"
@@ -498,12 +506,14 @@ def write(results: Results, settings: dict[str, Any], folder: Path) -> list[str]
 
     if table:
         criteria += judge_models(table)
-        grids += [by_model(table), by_dimension(table), details(table)]
+        grids += [by_model(table), by_dimension(table), details(table, settings)]
         draw("elbo", "Nats below the best ELBO, by model and contestant", plot_elbo, table)
+    if any(DEFAULT in row and row[DEFAULT].median("evaluations") for row in table.values()):
         draw("evaluations", "Evaluations of a default fit against the dimension", plot_evaluations, table)
     if found:
         criteria += judge_gaussians(found)
         grids.append(gaussians_grid(found))
+    if any(size.fits for size in found):
         draw("gaussians", "Seconds on Gaussians of rank 10 plus diagonal", plot_gaussians, found)
     if table or found:
         draw("rank", "Rank against the dimension", plot_rank, table, found)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import linalg, stats
 
 import bures
 from benchmarks import (
@@ -45,16 +45,17 @@ def test_the_cox_process_is_that_of_its_definition():
 def test_the_pines_are_all_there():
     folder = models.find_sampling()
     density = models.cox(models.read_pines(folder))
+    assert density.counts.size == models.DIMENSIONS[models.COX] == 1600
     f = 0.3 * np.random.default_rng(0).standard_normal(1600) + density.mean
     assert float(jnp.sum(density.counts)) == 126 and density.mean == pytest.approx(np.log(126) - 0.955)
     chol = np.linalg.cholesky(models.cox_covariance(40))
-    noise = np.linalg.solve(chol, f - density.mean)
+    noise = linalg.solve_triangular(chol, f - density.mean, lower=True)
     prior = -noise @ noise / 2 - np.sum(np.log(np.diagonal(chol))) - 800 * np.log(2 * np.pi)
     seen = np.sum(np.asarray(density.counts) * f - np.exp(f) / 1600)
     np.testing.assert_allclose(density(jnp.asarray(f)), prior + seen, rtol=1e-9)
 
 
-def differences(density, naive, **scales):
+def differences(density, naive):
     """Of two points: ours and another's log density of the same constrained values."""
     rng = np.random.default_rng(0)
     target = bures.Target.from_variables(density, density.variables())
@@ -89,13 +90,12 @@ def test_the_network_is_a_network():
 
 
 @needs_posteriordb
-@needs_sampling
 def test_the_eleven_have_their_dimensions():
-    folders = models.find_folders(list(models.MODELS))
-    for name, make in models.MODELS.items():
-        target = make(folders)
+    names = [name for name in models.MODELS if name != models.COX]  # which has a test of its own
+    folders = models.find_folders(names)
+    for name in names:
+        target = models.MODELS[name](folders)
         assert target.dim == models.DIMENSIONS[name]
-        assert np.isfinite(target.log_density(jnp.zeros(target.dim)))
 
 
 def test_folders_are_asked_for_only_where_needed(monkeypatch, tmp_path):
@@ -182,7 +182,7 @@ TINY = {
     "numpyro_steps": 50,
     "num_samples": 300,
     "rounds": 1,
-    "gaussians": [[4, 1]],
+    "gaussians": [[12, 1]],
     "unchanged": ["Gaussian, d = 1"],
     "unchanged_rounds": 1,
 }
@@ -212,7 +212,7 @@ def test_models_gaussians_and_versions_are_measured_told_and_kept(tmp_path, monk
     assert float(ours["elbo"]) > float(theirs["elbo"]) and theirs["evaluations"] == "50"
     assert abs(float(gaussian["kl"])) < 1e-6 and float(gaussian["step_seconds"]) > 0
     told = (folder / "tables.md").read_text()
-    assert "Gaussians: KL per thousand dimensions" in told and "| fixed | 4 | Gaussian |" in told
+    assert "Gaussians: KL per thousand dimensions" in told and "| fixed | 12 | Gaussian |" in told
     assert "full Gaussian: seconds a step, new / old, median | ≤ 1.05 |" in told
     for name in ("elbo", "evaluations", "gaussians", "rank"):
         assert (folder / f"{name}.png").is_file()
@@ -289,7 +289,7 @@ def made_up(lower=(), slower=()):
                 elbo = -d - below * d**0.3 + 0.01 * seed - (1000 if contestant == DEFAULT and model in lower else 0)
                 seconds = d / 1000 * (0.3 if ours else 1) * (10 if contestant == DEFAULT and model in slower else 1)
                 found = {"elbo": elbo, "elbo_error": 0.02, "khat": 0.6, "warm_seconds": seconds, "cold_seconds": 3.0}
-                found |= {"steps": 40, "evaluations": int(900 * d**0.5) + 31 * d % 700, "outcome": "CONVERGED"}
+                found |= {"steps": 40, "evaluations": int(900 * d**0.5), "outcome": "CONVERGED"}
                 if ours:
                     phases = {"start": 100, "steps": 800, "search": 0, "judgement": 400}
                     found |= {"family": "LowRank", "verdict": "usable", "evaluations_by_phase": phases}
@@ -315,7 +315,7 @@ def made_up(lower=(), slower=()):
     return results
 
 
-SETTINGS = {"models": list(models.DIMENSIONS), "contestants": list(cells.CONTESTANTS)}
+SETTINGS = families.SETTINGS | {"models": list(models.DIMENSIONS), "contestants": list(cells.CONTESTANTS)}
 
 
 def test_tables_judge_by_the_criteria(tmp_path):
@@ -327,6 +327,14 @@ def test_tables_judge_by_the_criteria(tmp_path):
     assert [line.split()[-1] for line in lines][:3] == ["no", "no", "yes"]
     told = (tmp_path / "tables.md").read_text()
     assert "| ≤ 2 | 3 | no | rats, lsat, ovarian |" in told and "| ≤ 0 | 1 | no | lsat |" in told
+
+
+def test_a_size_that_failed_keeps_no_limit(tmp_path):
+    results = made_up()
+    results["fixed100000"]["result"] = {"outcome": "FAILED", "message": "RuntimeError: out of memory"}
+    lines = report.write(results, SETTINGS, tmp_path)
+    assert "Gaussians: KL per thousand dimensions, largest: inf (≤ 0.01) no" in lines
+    assert "RuntimeError: out of memory" in (tmp_path / "tables.md").read_text()
 
 
 def test_an_elbo_is_higher_by_two_standard_errors():
