@@ -76,18 +76,22 @@ def largest_of_numpy(every: float = 0.02) -> Iterator[dict[str, int]]:
 
 
 def factors(q: Any) -> Any:
-    """A Gaussian as variances plus columns, whatever its family; None of a family that this does not know."""
+    """A Gaussian as a diagonal plus weighted columns, whatever its family; None of one that this does not know.
+
+    What it makes of the parts of q has to have the standard deviations and the entropy that q says it has.
+    """
     from benchmarks.families_models import Factors
 
     mean = np.asarray(q.mean, np.float64)
     if hasattr(q, "chol"):
-        return Factors(mean, np.zeros(mean.size), np.asarray(q.chol, np.float64))
-    for variances, columns in (("diagonal", "factor"), ("variances", "columns"), ("D", "U")):
-        if hasattr(q, variances) and hasattr(q, columns):
-            return Factors(mean, *(np.asarray(getattr(q, name), np.float64) for name in (variances, columns)))
-    if getattr(q, "rank", None) in (0, None) and hasattr(q, "standard_deviations"):
-        return Factors(mean, np.asarray(q.standard_deviations, np.float64) ** 2, np.zeros((mean.size, 0)))
-    return None
+        found = Factors(mean, np.zeros(mean.size), np.asarray(q.chol, np.float64), np.ones(mean.size))
+    elif all(hasattr(q, name) for name in ("scale", "basis", "variances")):  # D (I + V (Λ − I) Vᵀ) D
+        scale, basis, variances = (np.asarray(getattr(q, name), np.float64) for name in ("scale", "basis", "variances"))
+        found = Factors(mean, scale**2, scale[:, None] * basis, variances - 1)
+    else:
+        return None
+    agrees = np.allclose(found.marginal_variances(), np.asarray(q.standard_deviations) ** 2, rtol=1e-6)
+    return found if agrees and np.isclose(found.entropy(), float(q.entropy()), rtol=1e-9, atol=1e-6) else None
 
 
 def draws_of_a_step(fit: Any) -> int:

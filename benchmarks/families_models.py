@@ -212,11 +212,26 @@ def find_sampling(path: Path | None = None) -> Path:
 
 
 class Factors(NamedTuple):
-    """A Gaussian N(mean, diag(variances) + columns columnsᵀ), in NumPy."""
+    """A Gaussian N(mean, diag(variances) + columns diag(weights) columnsᵀ), in NumPy; weights may be negative."""
 
     mean: np.ndarray
     variances: np.ndarray
     columns: np.ndarray
+    weights: np.ndarray
+
+    def marginal_variances(self) -> np.ndarray:
+        return self.variances + self.columns**2 @ self.weights
+
+    def log_det(self) -> float:
+        """log det(D + U W Uᵀ) = log det D + log det(I + W Uᵀ D⁻¹ U); D may be zero where U is square."""
+        if not np.any(self.variances):
+            return 2 * float(np.linalg.slogdet(self.columns)[1]) + float(np.sum(np.log(self.weights)))
+        inner = self.columns.T @ (self.columns / self.variances[:, None])
+        log_det = np.linalg.slogdet(np.eye(len(inner)) + self.weights[:, None] * inner)[1]
+        return float(np.sum(np.log(self.variances)) + log_det)
+
+    def entropy(self) -> float:
+        return (self.log_det() + self.mean.size * (1 + _LOG_2PI)) / 2
 
 
 class LowRankGaussian(eqx.Module):
@@ -253,23 +268,14 @@ class LowRankGaussian(eqx.Module):
 
     def kl_from(self, q: Factors) -> float:
         """KL(q ‖ this), in closed form and in factors: no d × d array."""
-        mean, variances, columns = (np.asarray(x, np.float64) for x in (self.mean, self.variances, self.columns))
-        C = np.asarray(self.correction, np.float64)
+        mean, variances, C = (np.asarray(x, np.float64) for x in (self.mean, self.variances, self.correction))
         x = q.mean - mean
         distance = np.sum(x * x / variances) - np.sum((C @ x) ** 2)
-        # tr((D⁻¹ − Cᵀ C)(D_q + U_q U_qᵀ))
-        own = np.sum(q.variances / variances) + np.sum(q.columns**2 / variances[:, None])
-        trace = own - np.sum(C**2 * q.variances) - np.sum((C @ q.columns) ** 2)
-        log_dets = _log_det(variances, columns) - _log_det(q.variances, q.columns)
-        return float((trace + distance - len(mean) + log_dets) / 2)
-
-
-def _log_det(variances: np.ndarray, columns: np.ndarray) -> float:
-    """log det(D + U Uᵀ); D may be zero where U is square."""
-    if not np.any(variances):
-        return 2 * float(np.linalg.slogdet(columns)[1])
-    inner = np.eye(columns.shape[1]) + columns.T @ (columns / variances[:, None])
-    return float(np.sum(np.log(variances)) + np.linalg.slogdet(inner)[1])
+        # tr((D⁻¹ − Cᵀ C)(D_q + U_q W_q U_qᵀ))
+        own = np.sum(q.marginal_variances() / variances)
+        trace = own - np.sum(C**2 * q.variances) - np.sum((C @ q.columns) ** 2 @ q.weights)
+        log_det = -2 * float(self.constant) - mean.size * _LOG_2PI
+        return float((trace + distance - mean.size + log_det - q.log_det()) / 2)
 
 
 GAUSSIANS = ("fixed", "growing")

@@ -13,7 +13,7 @@ from benchmarks import before_after, pages
 from benchmarks.families_cells import AUTO_LOW_RANK, AUTO_NORMAL, DEFAULT, LOW_RANK, MEAN_FIELD
 from benchmarks.families_models import DIMENSIONS, GAUSSIANS
 from benchmarks.pages import Criterion, Grid, largest, median, text
-from bures.plot import _styled
+from bures.plot import _COLOURS, _styled
 from bures.reproduce import _png
 from experiments.protocol import Results, number_plainly, select
 
@@ -373,7 +373,8 @@ def unchanged_grid(records: list[dict[str, Any]]) -> Grid:
 
 # ---- Figures --------------------------------------------------------------------------------------------------------
 
-COLOURS = {DEFAULT: "C0", MEAN_FIELD: "C2", LOW_RANK: "C5", AUTO_LOW_RANK: "C1", AUTO_NORMAL: "C3"}
+# By their values: names such as C1 are looked up when the figure is saved, outside of our style.
+COLOURS = dict(zip((DEFAULT, AUTO_LOW_RANK, MEAN_FIELD, AUTO_NORMAL, LOW_RANK), _COLOURS, strict=False))
 MARKS = {DEFAULT: "D", MEAN_FIELD: "s", LOW_RANK: "v", AUTO_LOW_RANK: "o", AUTO_NORMAL: "^"}
 FLOOR = 0.01  # nats: what is nearer to the best is drawn there
 
@@ -407,14 +408,13 @@ def plot_elbo(table: Table) -> Figure:
 def plot_evaluations(table: Table) -> Figure:
     figure = Figure(figsize=(6, 3.8), layout="constrained")
     ax = figure.subplots()
-    entries = {model: row[DEFAULT] for model, row in table.items() if DEFAULT in row}
-    dims = [DIMENSIONS[model] for model in entries]
-    counts = [entry.median("evaluations") for entry in entries.values()]
-    ax.scatter(dims, counts, color="C0", zorder=3, label="bures.fit")
-    _name_points(ax, entries, dims, counts)
+    found = {m: count for m, row in table.items() if DEFAULT in row and (count := row[DEFAULT].median("evaluations"))}
+    dims, counts = [DIMENSIONS[model] for model in found], list(found.values())
+    ax.scatter(dims, counts, color=COLOURS[DEFAULT], zorder=3, label="bures.fit")
+    _name_points(ax, found, dims, counts)
     if (law := evaluations_law(table)) is not None:
         grid = np.geomspace(min(dims), max(dims), 50)
-        ax.plot(grid, law(grid), color="C0", linewidth=1, label=_told(law))
+        ax.plot(grid, law(grid), color=COLOURS[DEFAULT], linewidth=1, label=_told(law))
         middle = math.exp(np.mean(np.log(dims)))
         ax.plot(grid, law(middle) * grid / middle, color="0.6", linewidth=1, linestyle="--", label="as d")
     return _log_log(figure, ax, "dimension d", "evaluations of a fit")
@@ -422,7 +422,7 @@ def plot_evaluations(table: Table) -> Figure:
 
 def _name_points(ax: Any, names: Any, x: Sequence[Any], y: Sequence[Any]) -> None:
     """Every other name below its point, in the order of x, so that neighbours do not meet."""
-    placed = sorted((a, b, name) for name, a, b in zip(names, x, y, strict=True) if b is not None)
+    placed = sorted((a, b, name) for name, a, b in zip(names, x, y, strict=True))
     for i, (a, b, name) in enumerate(placed):
         above = i % 2 == 0
         offset, side = ((-3, 5), "right") if above else ((3, -10), "left")
@@ -441,9 +441,9 @@ def plot_gaussians(found: list[Size]) -> Figure:
         dims = [size.dim for size in mine]
         law = f": {_told(laws[kind])} s" if laws[kind] else ""
         name = f"λ {kind}"
-        ax.plot(dims, [size.median("seconds") for size in mine], "o-", color=f"C{i}", label=f"a fit, {name}")
+        ax.plot(dims, [size.median("seconds") for size in mine], "o-", color=_COLOURS[i], label=f"a fit, {name}")
         steps = [size.median("step_seconds") for size in mine]
-        ax.plot(dims, steps, "s--", color=f"C{i}", label=f"a step, {name}{law}")
+        ax.plot(dims, steps, "s--", color=_COLOURS[i], label=f"a step, {name}{law}")
     return _log_log(figure, ax, "dimension d", "seconds, warm")
 
 
@@ -456,14 +456,17 @@ def plot_rank(table: Table, found: list[Size]) -> Figure:
         dims = [DIMENSIONS[model] for model in ranks]
         if ranks:
             label = f"models, {name}"
-            ax.scatter(dims, list(ranks.values()), color=COLOURS[name], marker=MARKS[name], label=label, zorder=3)
+            colours = dict(facecolor="none" if name == LOW_RANK else COLOURS[name], edgecolor=COLOURS[name])
+            ax.scatter(
+                dims, list(ranks.values()), marker=MARKS[name], s=70 if name == LOW_RANK else 20, label=label, **colours
+            )
             if name == LOW_RANK or not any(LOW_RANK in row for row in table.values()):
                 _name_points(ax, ranks, dims, list(ranks.values()))
     for i, kind in enumerate(GAUSSIANS):
         points = [(size.dim, rank) for size in found if size.kind == kind and (rank := size.median("rank"))]
         if points:
             ax.plot(
-                *np.array(points).T, "x-", color=("0.3", "0.6")[i], linewidth=1, label=f"Gaussians of rank 10, λ {kind}"
+                *np.array(points).T, ("x-", "+--")[i], color="0.4", linewidth=1, label=f"Gaussians of rank 10, λ {kind}"
             )
     known = [DIMENSIONS[model] for model in table] + [size.dim for size in found]
     grid = np.geomspace(min(known, default=10), max(known, default=1000), 50)

@@ -1,6 +1,7 @@
 """`bench families`: densities that are what they claim, one judge for all, cells that are kept, and what tables say."""
 
 import csv
+import types
 from pathlib import Path
 
 import jax
@@ -120,15 +121,30 @@ def test_gaussians_in_factors_are_those_in_full(kind):
     draws = np.asarray(p.sample(jax.random.key(1), 20_000))
     deviations = np.sqrt(np.diagonal(covariance))
     np.testing.assert_allclose((np.cov(draws.T) - covariance) / np.outer(deviations, deviations), 0, atol=0.05)
-    # KL from a Gaussian in factors, and from one with a Cholesky factor.
+    # KL from a Gaussian in factors, wider along some of them and narrower along others, and from one in full.
     rng = np.random.default_rng(1)
-    q = models.Factors(np.asarray(p.mean) + rng.standard_normal(12), variances * 1.3, 0.7 * columns)
-    other = bures.Gaussian.from_moments(
-        jnp.asarray(q.mean), jnp.asarray(np.diag(q.variances) + q.columns @ q.columns.T)
-    )
+    weights = np.array([0.7, 0.2, -0.002])
+    q = models.Factors(np.asarray(p.mean) + rng.standard_normal(12), variances * 1.3, columns, weights)
+    matrix = np.diag(q.variances) + (columns * weights) @ columns.T
+    other = bures.Gaussian.from_moments(jnp.asarray(q.mean), jnp.asarray(matrix))
     assert p.kl_from(q) == pytest.approx(float(other.kl(full)), rel=1e-9)
+    assert q.entropy() == pytest.approx(float(other.entropy()), rel=1e-9)
     assert p.kl_from(families_alone.factors(other)) == pytest.approx(float(other.kl(full)), rel=1e-9)
     assert p.kl_from(families_alone.factors(full)) == pytest.approx(0, abs=1e-9)
+
+
+def test_parts_of_a_low_rank_gaussian_are_checked_against_what_it_says():
+    rng = np.random.default_rng(0)
+    scale, basis, variances = rng.random(6) + 1, np.linalg.qr(rng.standard_normal((6, 2)))[0], np.array([5.0, 0.2])
+    matrix = scale[:, None] * (np.eye(6) + (basis * (variances - 1)) @ basis.T) * scale
+    same = bures.Gaussian.from_moments(jnp.zeros(6), jnp.asarray(matrix))
+    parts = dict(mean=np.zeros(6), scale=scale, basis=basis, variances=variances, entropy=same.entropy)
+    q = types.SimpleNamespace(**parts, standard_deviations=same.standard_deviations)
+    found = families_alone.factors(q)
+    np.testing.assert_allclose(np.diag(found.variances) + (found.columns * found.weights) @ found.columns.T, matrix)
+    q.scale = 2 * scale  # the parts mean something else
+    assert families_alone.factors(q) is None
+    assert families_alone.factors(types.SimpleNamespace(mean=np.zeros(6))) is None
 
 
 # ---- Contestants and their judge ------------------------------------------------------------------------------------
