@@ -345,6 +345,14 @@ def test_tables_judge_by_the_criteria(tmp_path):
     assert "| ≤ 2 | 3 | no | rats, lsat, ovarian |" in told and "| ≤ 0 | 1 | no | lsat |" in told
 
 
+def test_what_was_not_run_is_not_judged(tmp_path):
+    some = SETTINGS | {"models": ["rats", "lsat"], "contestants": [DEFAULT, AUTO_NORMAL]}
+    lines = report.write(made_up(lower=["rats"]), some, tmp_path)
+    assert [line.split()[-1] for line in lines][:3] == ["–", "–", "yes"]
+    lines = report.write(made_up(lower=["rats"]), SETTINGS | {"models": ["rats", "lsat"]}, tmp_path)
+    assert [line.split()[-1] for line in lines][:3] == ["yes", "no", "yes"]  # of two models none is spared
+
+
 def test_a_size_that_failed_keeps_no_limit(tmp_path):
     results = made_up()
     results["fixed100000"]["result"] = {"outcome": "FAILED", "message": "RuntimeError: out of memory"}
