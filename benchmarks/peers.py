@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,7 +25,7 @@ from experiments.protocol import METHODS as PAPER, make_method
 class Answer:
     """The Gaussian a method ended with, how it says it ended, and what it cost."""
 
-    approximation: bures.Gaussian
+    approximation: Any  # a bures.Gaussian, or what else has `dim`, `sample(key, n)` and `log_prob(z)`
     outcome: str
     num_steps: int
     num_gradients: int
@@ -137,6 +138,68 @@ def numpyro_model(model: Callable[[], None], settings: dict[str, Any], loss: Any
     def run(seed: int) -> Answer:
         posterior = guide.get_posterior(compiled(jax.random.key(seed)))
         return Answer(bures.Gaussian(posterior.loc, posterior.scale_tril), "RETURNED", num_steps, num_steps)
+
+    return run
+
+
+class Posterior:
+    """A distribution of NumPyro with the interface of our approximations."""
+
+    def __init__(self, distribution: Any, rank: int):
+        self.distribution, self.rank = distribution, rank
+        self.dim = distribution.event_shape[0]
+
+    def sample(self, key: jax.Array, n: int) -> jax.Array:
+        return self.distribution.sample(key, (n,))
+
+    def log_prob(self, z: jax.Array) -> jax.Array:
+        return self.distribution.log_prob(z)
+
+
+def numpyro_low_rank(target: bures.Target, settings: dict[str, Any]) -> Run:
+    """NumPyro's AutoLowRankMultivariateNormal with its own defaults: the rank is the square root of d."""
+    from numpyro.infer.autoguide import AutoLowRankMultivariateNormal as Guide
+
+    guide = Guide(_flat(target))
+
+    def posterior(params: dict[str, jax.Array]) -> Posterior:
+        return Posterior(guide.get_posterior(params), params["auto_cov_factor"].shape[1])
+
+    return _numpyro_in_factors(target, settings, Guide, posterior)
+
+
+def numpyro_diagonal(target: bures.Target, settings: dict[str, Any]) -> Run:
+    """NumPyro's AutoNormal with its own defaults."""
+    from numpyro.distributions import Normal
+    from numpyro.infer.autoguide import AutoNormal
+
+    def posterior(params: dict[str, jax.Array]) -> Posterior:
+        return Posterior(Normal(params["z_auto_loc"], params["z_auto_scale"]).to_event(1), 0)
+
+    return _numpyro_in_factors(target, settings, AutoNormal, posterior)
+
+
+def _numpyro_in_factors(target: bures.Target, settings: dict[str, Any], guide: Any, posterior: Any) -> Run:
+    """An automatic guide by SVI with Adam and one particle; the first run compiles.
+
+    The target's arrays are arguments of the program: as constants the compiler would take a long look at them.
+    """
+    import numpyro as library
+    from numpyro.infer import SVI, Trace_ELBO
+
+    arrays, static = eqx.partition(target, eqx.is_array)
+    num_steps = settings["numpyro_steps"]
+
+    @jax.jit
+    def optimise(key, arrays):
+        model = _flat(eqx.combine(arrays, static))
+        inference = SVI(model, guide(model), library.optim.Adam(settings["numpyro_step_size"]), Trace_ELBO())
+        return inference.run(key, num_steps, progress_bar=False).params
+
+    def run(seed: int) -> Answer:
+        params = jax.block_until_ready(optimise(jax.random.key(seed), arrays))
+        finite = all(bool(jnp.all(jnp.isfinite(value))) for value in params.values())
+        return Answer(posterior(params), "RETURNED" if finite else "NON_FINITE", num_steps, num_steps)
 
     return run
 

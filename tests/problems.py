@@ -21,6 +21,9 @@ needs_stan = pytest.mark.skipif("BRIDGESTAN" not in os.environ, reason="BRIDGEST
 needs_posteriordb = pytest.mark.skipif(
     not os.environ.get("BURES_POSTERIORDB"), reason="BURES_POSTERIORDB does not say where posteriordb is"
 )
+needs_sampling = pytest.mark.skipif(
+    not os.environ.get("BURES_SAMPLING"), reason="BURES_SAMPLING does not say where the sampling literature's data are"
+)
 
 
 class GaussianDensity(eqx.Module):

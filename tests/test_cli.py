@@ -42,6 +42,7 @@ MISTAKES = {
     "bench speeed": "benchmark must be one of posteriordb, speed",
     "bench speed --path here": "bench speed takes no --path",
     "bench speed --only nothing": "--only must be one of",
+    "bench speed --quick": "bench speed takes no --quick",
     "bench speed --experiments nowhere": "has no protocol.py",
 }
 

@@ -196,7 +196,8 @@ def bench(
         str,
         typer.Argument(
             help="posteriordb: real posteriors with reference draws. speed: what the default fit promises. cold: the "
-            "first answer in a fresh process. honesty: what the verdict says, against exact draws."
+            "first answer in a fresh process. honesty: what the verdict says, against exact draws. families: mean "
+            "field, low rank and full rank on real models of 65 to 3,075 dimensions."
         ),
     ],
     path: Annotated[
@@ -210,7 +211,15 @@ def bench(
         list[str] | None, typer.Option(help="A posterior, model or section; may be repeated. [default: all]")
     ] = None,
     method: Annotated[
-        list[str] | None, typer.Option(help="posteriordb: a method; may be repeated. [default: all]")
+        list[str] | None, typer.Option(help="posteriordb, families: a method; may be repeated. [default: all]")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="families: minutes, fewer models, seeds and steps.")] = False,
+    sampling: Annotated[
+        Path | None,
+        typer.Option(help="families: the folder of pines.csv. [default: BURES_SAMPLING in the environment]"),
+    ] = None,
+    old: Annotated[
+        str | None, typer.Option(help="families: a commit, or a checkout, to compare the full Gaussian's steps with.")
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder that keeps the results.")] = Path("results"),
     experiments: Annotated[
@@ -231,6 +240,7 @@ def bench(
     _check_folder(out)
     module = load_benchmark(benchmark, find_folder(experiments))
     options = _given(path=path, seeds=seeds, slow_seeds=slow_seeds, only=only or None, methods=method or None)
+    options |= _given(quick=quick or None, sampling=sampling, old=old)
     if unknown := set(options) - set(inspect.signature(module.run).parameters):
         flag = sorted(unknown)[0].replace("methods", "method").replace("_", "-")
         raise ValueError(f"bench {benchmark} takes no --{flag}. Leave it out.")
