@@ -39,6 +39,7 @@ _CAPACITY = 100  # steps in one call, at the most
 _RESPONSE = 0.2  # seconds one call should take: how long Ctrl-C and the progress bar may wait
 _SEARCHED_DIM = 50  # up to which a search for modes alone finds the start
 _FEW_POINTS = 100  # in one call, where a step takes few draws
+_FEW_ELEMENTS, _LEAST_POINTS = 2**20, 8  # of them in very many dimensions, where single points pay for a whole call
 _START = 2**32 - 1  # with the key, for the start: no step has this number
 
 
@@ -104,7 +105,8 @@ def fit(
     if is_traced(key, target, init, method):
         return _fit_traced(key, target, method, family.standard(target.dim) if init is None else init, num_steps)
     dtype = None if init is None else init_state(target, init=init, **_parts(method)).approximation.mean.dtype
-    batch = None if isinstance(family, FullRank) and target.dim <= MANY else _FEW_POINTS
+    few = max(_LEAST_POINTS, min(_FEW_POINTS, _FEW_ELEMENTS // target.dim))
+    batch = None if isinstance(family, FullRank) and target.dim <= MANY else few
     evaluator = Evaluator(target, batch, dtype, few=target.dim > MANY)
     began = time.perf_counter()
     start = Start(init) if init is not None else _find_start(key, target, evaluator, family)

@@ -63,7 +63,7 @@ def judge(
     **run: Any,
 ) -> Judgement:
     """Draws until their verdict is decided, and a look at what they cannot see."""
-    with one_blas_thread(target.dim):
+    with one_blas_thread(target.dim if isinstance(q, Gaussian) else 0):
         return _judge(key, q, target, evaluator, modes, scale, run)
 
 
