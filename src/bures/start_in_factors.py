@@ -81,10 +81,11 @@ def find_start_in_factors(
         likely = sorted(enumerate(places), key=lambda pair: pair[1].promise)[-2:]
         likely = [(i, _follow(rng, evaluator, place, _MORE_STEPS)) for i, place in likely]
         i, best = max(likely, key=lambda pair: pair[1].promise)
-        is_searched = searched is not None and i == len(places) - 1
-        if is_searched and _bound(rng, evaluator, searched.approximation) > np.mean(best.bounds[-2:]):
-            return searched
+        won = searched if i == len(places) - 1 else None
+        if won is not None and _bound(rng, evaluator, won.approximation) > np.mean(best.bounds[-2:]):
+            return won
         q = best.state.approximation
+        assert isinstance(q, LowRankGaussian)
         basis, variances = _directions(rng, evaluator, q)
         members = [q.replaced(basis=basis, variances=np.minimum(variances, widest)) for widest in _WIDEST]
         found = Start(max(members, key=lambda member: _bound(rng, evaluator, member)))

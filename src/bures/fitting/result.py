@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Key
 from bures.check import check_key, check_positive_integer, fail, is_traced
 from bures.diagnostics.diagnostics import Diagnostics, check_diagnosis, summarise
 from bures.diagnostics.weighted import WeightedDraws
-from bures.engine import Evaluator
+from bures.engine import evaluator_of
 from bures.estimator import Cost
 from bures.family import AbstractApproximation, Gaussian
 from bures.fitting.defaults import late_method
@@ -136,7 +136,8 @@ class Fit(eqx.Module):
             if is_traced(self.approximation):
                 raise ValueError("A fit cannot be judged under jit or vmap. Return it first, then ask for diagnostics.")
             began = time.perf_counter()
-            evaluator = Evaluator(self.target, dtype=self.approximation.mean.dtype)
+            q = self.approximation
+            evaluator = evaluator_of(self.target, isinstance(q, Gaussian), q.mean.dtype)
             found = judge(
                 self.key,
                 self.approximation,
@@ -210,7 +211,7 @@ class Fit(eqx.Module):
         check_positive_integer("K", K, "It is the number of candidates for each draw, e.g. K=50.")
         draws = WeightedDraws.draw(key_pool, self.approximation, self.target, n * K)
         chosen = np.asarray(jax.random.categorical(key_choice, draws.log_weights.reshape(n, K), axis=1))
-        return jnp.asarray(draws.z.reshape(n, K, -1)[np.arange(n), chosen])
+        return jnp.asarray(draws.z[K * np.arange(n) + chosen])
 
     def to_arviz(self, key: Key[Array, ""], num_draws: int = 1000, *, resample: bool = True) -> Any:
         """An ArviZ `DataTree` of draws in the target's own variables (needs the extra `bures[arviz]`).
