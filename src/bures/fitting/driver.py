@@ -254,7 +254,8 @@ def _run(
     seconds, compiling = begun.record.seconds, evaluator.compile_seconds
     seconds["steps"] = seconds.get("steps", 0.0) + time.perf_counter() - started - (compiling - compiled)
     seconds["compile"] = seconds.get("compile", 0.0) + compiling
-    return Fit(q, trace, tuple(path), begun.target, begun.method, begun.key, loop, outcome.value, begun.record)
+    passed = tuple((count, to_device(member)) for count, member in path)
+    return Fit(q, trace, passed, begun.target, begun.method, begun.key, loop, outcome.value, begun.record)
 
 
 def _at_checkpoint(
@@ -267,7 +268,7 @@ def _at_checkpoint(
 ) -> Outcome | None:
     """Note the Gaussian, ask the callback, and see whether it is time to stop."""
     if _is_milestone(count):
-        path.append((count, to_device(loop.state.approximation)))
+        path.append((count, loop.state.approximation))
     if callback is not None:
         info = {name: trace[name][-1].item() for name in trace.names}
         if callback(count, to_device(loop.state.approximation), info):
