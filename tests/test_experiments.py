@@ -59,7 +59,9 @@ def test_a_tiny_version_runs_once(name, tiny, monkeypatch):
     assert {"settings.json", "tables.md", "tables.csv", *(f"{figure}.png" for figure in shown.figures)} <= files
 
     monkeypatch.setattr(module, "run", lambda parameters: pytest.fail("a kept cell was run again"))
-    results = protocol.run_cells(module, protocol.Store(shown.folder.parents[1], name, "quick"), module.tiny())
+    results = protocol.run_cells(
+        module, protocol.Store(shown.folder.parents[1], shown.folder.parent.name, "quick"), module.tiny()
+    )
     assert module.tables(results, json.loads(json.dumps(module.tiny()))) == list(shown.tables)
 
 
