@@ -28,17 +28,35 @@ FITTED = (FULL, DEFAULT, MEAN_FIELD, *LOW_RANK.values(), BY_ITSELF)
 BANANA, FACTORS, CHAIN = "banana", "factors", "chain"
 TARGETS = {BANANA: "banana, b = 0.03", FACTORS: "regression, three factors", CHAIN: "regression, chain"}
 PARTS = {"mean": "mean, by coordinate", "covariance": "covariance, by coordinate", "whole": "whole, in norm"}
+_ENOUGH = 300  # steps to where signal and noise are measured
 COLOURS = dict(zip(FITTED, ("#0072B2", "#56B4E9", "#D55E00", "#E69F00", "#CC79A7", "#009E73", "#000000"), strict=True))
 MARKERS = dict(zip(FITTED, "sd^v<>o", strict=True))
 
 
 def settings(quick: bool, seeds: int | None) -> dict:
-    """`realisations` and `groups` are of each jackknife seed; `samples` are the draws of an ELBO."""
+    """`realisations` and `groups` are of each jackknife seed; `samples` are the draws of an ELBO.
+
+    A fit that has not stopped by itself is stopped after `most_steps`; where only a place is wanted, after a few.
+    """
     frozen = {"shift": 0.5, "widen": 1.2, "K": [1, 5, 20], "draws": 100, "data_seed": 2026, "ranks": list(RANKS)}
     if quick:
-        few = {"jackknife": 5, "realisations": 100, "groups": 10, "samples": 10_000, "share_draws": 500}
-        return frozen | few | {"seeds": seeds or 1, "dims": {BANANA: [2, 10], FACTORS: [10, 50], CHAIN: [10]}}
-    many = {"jackknife": 10, "realisations": 400, "groups": 40, "samples": 100_000, "share_draws": 4000}
+        few = {
+            "jackknife": 5,
+            "realisations": 100,
+            "groups": 10,
+            "samples": 10_000,
+            "share_draws": 500,
+            "most_steps": 200,
+        }
+        return frozen | few | {"seeds": seeds or 1, "dims": {BANANA: [2, 10], FACTORS: [10]}, "ranks": [1, 2]}
+    many = {
+        "jackknife": 10,
+        "realisations": 400,
+        "groups": 40,
+        "samples": 100_000,
+        "share_draws": 4000,
+        "most_steps": 2000,
+    }
     dims = {BANANA: [2, 5, 10, 20, 50], FACTORS: [10, 50, 200], CHAIN: [10, 50, 200]}
     return frozen | many | {"seeds": seeds or 5, "dims": dims}
 
@@ -68,11 +86,11 @@ def cells(settings: dict) -> dict[str, dict]:
                 shared, kind="share", draws=settings["share_draws"], ranks=[r for r in settings["ranks"] if 2 * r <= d]
             )
             for family in [name for name in FITTED if name in columns and 2 * columns[name] <= d]:
-                name = f"{kind}-d{d}-{family.replace(',', '').replace(' ', '-')}"
-                fits = {"seeds": settings["seeds"], "samples": settings["samples"]}
-                made[f"nats-{name}"] = dict(shared, kind="nats", family=family, **fits)
+                cell = f"{kind}-d{d}-{family.replace(',', '').replace(' ', '-')}"
+                fits = {name: settings[name] for name in ("seeds", "samples", "most_steps")}
+                made[f"nats-{cell}"] = dict(shared, kind="nats", family=family, **fits)
                 if family in PROJECTED:
-                    made[f"snr-{name}"] = dict(shared, kind="snr", family=family, **{n: settings[n] for n in snr})
+                    made[f"snr-{cell}"] = dict(shared, kind="snr", family=family, **{n: settings[n] for n in snr})
     return made
 
 
@@ -98,14 +116,18 @@ def make_target(kind: str, d: int, data_seed: int) -> bures.Target:
     return bures.models.logistic_regression(X, y.astype(float), prior_variance=1.0)
 
 
-def _fit(target: bures.Target, family: str, seed: int) -> bures.Fit:
+def _fit(target: bures.Target, family: str, seed: int, most_steps: int) -> bures.Fit:
     """The default fit of a family; of full Gaussians also for the ELBO, which is the others' default."""
     made: Any = {MEAN_FIELD: bures.MeanField(), BY_ITSELF: bures.LowRank()}
     made |= {LOW_RANK[rank]: bures.LowRank(rank) for rank in RANKS}
     objective = bures.ELBO() if family == FULL else None
-    full = bures.FullRank()
     return bures.fit(
-        target, key=jax.random.key(seed), family=made.get(family, full), objective=objective, progress=False
+        target,
+        key=jax.random.key(seed),
+        family=made.get(family, bures.FullRank()),
+        objective=objective,
+        callback=lambda step, q, info: step >= most_steps,
+        progress=False,
     )
 
 
@@ -121,7 +143,7 @@ def _nats(parameters: dict, target: bures.Target) -> dict:
     }
     for seed in range(parameters["seeds"]):
         began = time.perf_counter()
-        fit = _fit(target, parameters["family"], seed)
+        fit = _fit(target, parameters["family"], seed, parameters["most_steps"])
         out["seconds"].append(round(time.perf_counter() - began, 2))
         mean, error = _elbo(fit.approximation, target, parameters["samples"], seed)
         out["elbo"].append(mean)
@@ -267,7 +289,7 @@ def _in_norm(means: Any, squares: Any, metric: Any, realisations: int, kept: Any
 
 
 def _ratios(parameters: dict, target: bures.Target) -> dict:
-    fit = _fit(target, parameters["family"], 0)
+    fit = _fit(target, parameters["family"], 0, _ENOUGH)
     q = _displaced(fit.approximation, parameters["shift"], parameters["widen"])
     key, seeds = jax.random.key(parameters["data_seed"]), parameters["jackknife"]
     out: dict[str, Any] = {"outcome": fit.outcome.name, "columns": getattr(fit.approximation, "rank", None), "K": {}}
@@ -374,12 +396,10 @@ def _slope_in_dimensions(results: Results, settings: dict) -> Table:
     rows = []
     for kind in settings["dims"]:
         for family in _families(results, kind="snr", target=kind):
-            found = sorted(
-                ((p["d"], r) for p, r in select(results, kind="snr", target=kind, family=family)), key=_first
-            )
+            found = _by_dimension(results, target=kind, family=family)
             if len(found) < 2:
                 continue
-            dims = [d for d, _ in found]
+            dims = list(found)
             for part, words in PARTS.items():
                 slopes = [_slope(dims, [r["K"][str(K)][part] for r in found.values()]) for K in settings["K"]]
                 measured = "; ".join(f"K = {K}: {slope}" for K, slope in zip(settings["K"], slopes, strict=True))
@@ -440,7 +460,8 @@ def _nats_table(results: Results, settings: dict) -> Table:
     note = (
         f"ELBO of default fits, mean ± spread over {settings['seeds']} seeds, each by {settings['samples']:,} fresh "
         f"draws (error: of one of them); gap: to {FULL}. `{FULL}` is fitted to the ELBO, as mean field and low rank "
-        f"are by default; `{DEFAULT}` to an importance-weighted bound, its own default. Medians of costs."
+        f"are by default; `{DEFAULT}` to an importance-weighted bound, its own default. Medians of costs. "
+        f"Fits that do not stop by themselves are stopped after {settings['most_steps']:,} steps."
     )
     return Table("Nats", tuple(rows), note)
 
