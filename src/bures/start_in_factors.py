@@ -13,7 +13,7 @@ import numpy as np
 from bures.engine import Evaluator
 from bures.estimator import Stein
 from bures.family.approximation import AbstractApproximation
-from bures.family.families import AbstractFamily
+from bures.family.families import MeanField
 from bures.family.low_rank import LowRankGaussian
 from bures.family.low_rank_moves import worth
 from bures.geometry import Whitened
@@ -37,6 +37,7 @@ _BLOCK, _BLOCKS = 24, 4  # vectors of a block of Lanczos' method, and blocks
 _MOST_COLUMNS = 48
 _WORTH = 0.01  # nats, of a direction that is taken along
 _LEAST_PRECISION = 1e-6
+_WIDEST = (np.inf, 16.0, 4.0, 1.0)  # variances along directions that are tried: curvature may not reach that far
 _CHECKED_DIM = 700  # up to which a density that cannot be normalised is looked for
 
 
@@ -57,34 +58,33 @@ class _Place(NamedTuple):
         return promise if np.isfinite(promise) else -np.inf
 
 
-def find_start_in_factors(rng: np.random.Generator, target: Target, evaluator: Evaluator) -> Start:
-    """The best of some diagonal Gaussians on the way from the target's initial point up."""
+def find_start_in_factors(
+    rng: np.random.Generator, target: Target, evaluator: Evaluator, searched: Start | None = None
+) -> Start:
+    """The best of some diagonal Gaussians on the way from the target's initial point up.
+
+    What a search for modes has found takes part, and is returned if it is ahead as it is.
+    """
     with np.errstate(all="ignore"), one_blas_thread(target.dim):
         point = first_point(rng, target, evaluator)
         ways, top = _climb(evaluator.value_and_score, point)
         places = [_Place(_begin(rng, evaluator, way)) for way in ways]
-        if top is not None and target.dim <= _CHECKED_DIM:
+        if top is not None and target.dim <= _CHECKED_DIM and searched is None:
             _refuse_improper(rng, target, evaluator, top, places[-1].state.approximation.scale, point)
+        if searched is not None:
+            places.append(_Place(_state(MeanField().of(searched.approximation))))
         places = [_follow(rng, evaluator, place, _FIRST_STEPS) for place in places]
-        likely = sorted(places, key=lambda place: place.promise)[-2:]
-        likely = [_follow(rng, evaluator, place, _MORE_STEPS) for place in likely]
-        best = max(likely, key=lambda place: place.promise).state.approximation
-        basis, variances = _directions(rng, evaluator, best)
-    return Start(best.replaced(basis=basis, variances=variances))
-
-
-def better_start(rng: np.random.Generator, evaluator: Evaluator, starts: list[Start], family: AbstractFamily) -> Start:
-    """The start whose member of the family has the highest bound, with the modes that any has seen."""
-    with np.errstate(all="ignore"), one_blas_thread(evaluator.dim):
-        bounds = [_bound(rng, evaluator, family.of(start.approximation)) for start in starts]
-    seen = next((start for start in starts if start.modes), starts[0])
-    return starts[int(np.argmax(bounds))]._replace(modes=seen.modes, scale=seen.scale)
-
-
-def _bound(rng: np.random.Generator, evaluator: Evaluator, q: AbstractApproximation) -> float:
-    noise = rng.standard_normal((_DRAWS, q.dim))
-    bound = float(np.mean(np.asarray(evaluator.value(q.push(noise)), np.float64) - q.log_prob_of_noise(noise)))
-    return bound if np.isfinite(bound) else -np.inf
+        likely = sorted(enumerate(places), key=lambda pair: pair[1].promise)[-2:]
+        likely = [(i, _follow(rng, evaluator, place, _MORE_STEPS)) for i, place in likely]
+        i, best = max(likely, key=lambda pair: pair[1].promise)
+        is_searched = searched is not None and i == len(places) - 1
+        if is_searched and _bound(rng, evaluator, searched.approximation) > np.mean(best.bounds[-2:]):
+            return searched
+        q = best.state.approximation
+        basis, variances = _directions(rng, evaluator, q)
+        members = [q.replaced(basis=basis, variances=np.minimum(variances, widest)) for widest in _WIDEST]
+        found = Start(max(members, key=lambda member: _bound(rng, evaluator, member)))
+    return found if searched is None else found._replace(modes=searched.modes, scale=searched.scale)
 
 
 def _climb(evaluate: Evaluate, point: np.ndarray) -> tuple[list[np.ndarray], Summit | None]:
@@ -113,7 +113,16 @@ def _begin(rng: np.random.Generator, evaluator: Evaluator, point: np.ndarray) ->
         noise = width * rng.standard_normal((_DRAWS, point.size))
         scores = np.asarray(evaluator.value_and_score(point + scale * noise)[1], np.float64)
         scale = scale / np.sqrt(_curvature(noise, scale * np.where(np.isfinite(scores), scores, 0)))
-    q = LowRankGaussian.unchecked(point, scale, np.zeros((point.size, 0)), np.zeros(0), False)
+    return _state(LowRankGaussian.unchecked(point, scale, np.zeros((point.size, 0)), np.zeros(0), False))
+
+
+def _bound(rng: np.random.Generator, evaluator: Evaluator, q: AbstractApproximation) -> float:
+    noise = rng.standard_normal((_DRAWS, q.dim))
+    bound = float(np.mean(np.asarray(evaluator.value(q.push(noise)), np.float64) - q.log_prob_of_noise(noise)))
+    return bound if np.isfinite(bound) else -np.inf
+
+
+def _state(q: LowRankGaussian) -> State:
     return State(q, _STEPS.geometry.init(q))
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import itertools
 import math
 import numbers
 from typing import Any
@@ -12,7 +13,7 @@ from jaxtyping import Array, Key
 from bures.check import check_positive_integer, fail
 from bures.diagnostics.coverage import Coverage, Missed
 from bures.diagnostics.pareto import khat_threshold, smooth_log_weights
-from bures.diagnostics.weighted import WeightedDraws, log_evidence, ness, relative_weights
+from bures.diagnostics.weighted import Points, WeightedDraws, log_evidence, ness, relative_weights
 from bures.family.gaussian import Gaussian
 from bures.objective import IWELBO
 from bures.target import Target
@@ -277,19 +278,18 @@ def summarise(draws: WeightedDraws, *, K: int = 10, **run: Any) -> Diagnostics:
         )
 
 
-def measure_correction(z: np.ndarray, log_weights: np.ndarray) -> Correction:
+def measure_correction(z: np.ndarray | Points, log_weights: np.ndarray) -> Correction:
     """How well the weighted moments are known, by their spread over splits of the draws."""
     nothing = Correction(math.inf, math.inf, 0.0, math.inf, 1.0)
     size = log_weights.size // _SPLITS * _SPLITS
     if not np.isfinite(np.max(log_weights)) or size == 0:
         return nothing
     weights = relative_weights(np.where(np.isnan(log_weights), -np.inf, log_weights))
-    centred = np.asarray(z, np.float64) - np.mean(z, axis=0, dtype=np.float64)
-    mean, deviation = _moments(weights, centred)
+    sums = _sums_by_split(z, weights, size)
+    mean, deviation = _moments(*(part.sum(axis=0) for part in sums))
     if not np.all(deviation > 0):
         return nothing
-    parts = zip(weights[:size].reshape(_SPLITS, -1), centred[:size].reshape(_SPLITS, -1, z.shape[1]), strict=True)
-    moments = np.array([_moments(*part) for part in parts])
+    moments = np.array([_moments(*part) for part in zip(*(part[:_SPLITS] for part in sums), strict=True)])
     with np.errstate(all="ignore"):
         errors = np.std(moments, axis=0, ddof=1) / (deviation * math.sqrt(_SPLITS))
     errors = np.where(np.isfinite(errors), errors, math.inf)
@@ -299,8 +299,27 @@ def measure_correction(z: np.ndarray, log_weights: np.ndarray) -> Correction:
     return Correction(float(np.max(errors[0])), float(np.max(errors[1])), effective, shift, largest)
 
 
-def _moments(weights: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Weighted means and standard deviations."""
-    shares = weights / max(float(np.sum(weights)), 1e-300)
-    mean = shares @ z
-    return mean, np.sqrt(np.maximum(shares @ z**2 - mean**2, 0))
+def _sums_by_split(z: np.ndarray | Points, weights: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Sums of w, w z and w z² over each split of the first `size` draws, and over those left; z about a centre."""
+    dim, split = z.shape[1], size // _SPLITS
+    sums = np.zeros(_SPLITS + 1), np.zeros((_SPLITS + 1, dim)), np.zeros((_SPLITS + 1, dim))
+    held = isinstance(z, np.ndarray)
+    centre = np.mean(z, axis=0, dtype=np.float64) if held else np.asarray(z.q.mean, np.float64)
+    for here, block in [(slice(0, len(z)), z)] if held else z.blocks():
+        centred = block - centre
+        edges = [here.start, *range((here.start // split + 1) * split, min(here.stop, size), split), here.stop]
+        if here.start < size < here.stop:
+            edges.insert(-1, size)
+        for low, high in itertools.pairwise(edges):
+            i, part, w = min(low // split, _SPLITS), centred[low - here.start : high - here.start], weights[low:high]
+            sums[0][i] += np.sum(w)
+            sums[1][i] += w @ part
+            sums[2][i] += w @ part**2
+    return sums
+
+
+def _moments(total: np.ndarray, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Weighted means and standard deviations from sums of w, w z and w z²."""
+    total = np.maximum(total, 1e-300)
+    mean = first / total
+    return mean, np.sqrt(np.maximum(second / total - mean**2, 0))

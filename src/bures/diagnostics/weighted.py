@@ -1,6 +1,7 @@
 """Draws of an approximation with their log p and log q: the one pool that a fit is judged by."""
 
 import math
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -16,11 +17,45 @@ from bures.estimator import check_dimensions
 from bures.family.approximation import AbstractApproximation, in_double
 from bures.target import Target
 
+_HELD = 2**23  # elements: draws with more are not held, but made anew, a block at a time, when they are asked for
+_BLOCK, _LEAST_ROWS = 2**20, 100  # elements of a block, and its least draws
+
+
+class Points:
+    """Draws of q that are not held: a generator gives the same ones each time they are asked for."""
+
+    def __init__(self, make_generator: Callable[[], np.random.Generator], q: AbstractApproximation, n: int):
+        self.make_generator, self.q, self.n = make_generator, to_host(q), n
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.n, self.q.dim
+
+    def __len__(self) -> int:
+        return self.n
+
+    def blocks(self) -> Iterator[tuple[slice, np.ndarray]]:
+        """The rows of each block, and its draws."""
+        rng, dtype = self.make_generator(), np.dtype(self.q.mean.dtype)
+        rows = max(_LEAST_ROWS, _BLOCK // self.q.dim)
+        for start in range(0, self.n, rows):
+            here = slice(start, min(start + rows, self.n))
+            yield here, self.q.push(rng.standard_normal((here.stop - start, self.q.dim), dtype))
+
+    def __getitem__(self, rows: Any) -> np.ndarray:
+        """Some of the draws, by a slice or by their numbers."""
+        wanted = np.arange(self.n)[rows]
+        found = np.empty((wanted.size, self.q.dim), self.q.mean.dtype)
+        for here, z in self.blocks():
+            inside = (wanted >= here.start) & (wanted < here.stop)
+            found[inside] = z[wanted[inside] - here.start]
+        return found
+
 
 class WeightedDraws(NamedTuple):
     """Draws from q, log p and log q at them, in NumPy; log q in double precision at the very points that p saw."""
 
-    z: Float[np.ndarray, "n dim"]
+    z: Float[np.ndarray, "n dim"] | Points
     log_p: Float[np.ndarray, " n"]
     log_q: Float[np.ndarray, " n"]
     resolution: float  # how far log p may be off by rounding alone
@@ -40,6 +75,31 @@ class WeightedDraws(NamedTuple):
         """Fresh draws through a fit's evaluator."""
         z = draw_points(rng, q, num_samples)
         return cls.at(z, evaluator.value(z), q)
+
+    @classmethod
+    def pool(
+        cls,
+        make_generator: Callable[[], np.random.Generator],
+        q: AbstractApproximation,
+        evaluator: Evaluator,
+        num_samples: int,
+        known: "WeightedDraws | None" = None,
+    ) -> tuple["WeightedDraws", np.ndarray | None]:
+        """So many draws of a generator, with scores where they are held; known ones are not evaluated again."""
+        first = 0 if known is None else known.log_p.size
+        if num_samples * q.dim <= _HELD:
+            z = draw_points(make_generator(), q, num_samples)
+            values, scores = evaluator.value_and_score(z[first:])
+            found = cls.at(z[first:], values, q)
+            return (found, scores) if known is None else (known.joined(found), None)
+        points, found = Points(make_generator, q, num_samples), known
+        for here, z in points.blocks():
+            skipped = max(first - here.start, 0)
+            if skipped < len(z):
+                block = cls.at(z[skipped:], evaluator.value(z[skipped:]), q)._replace(z=z[:0])
+                found = block if found is None else found._replace(z=z[:0]).joined(block)
+        assert found is not None
+        return found._replace(z=points), None
 
     @classmethod
     def at(cls, z: np.ndarray, log_p: np.ndarray, q: AbstractApproximation) -> "WeightedDraws":
@@ -79,6 +139,13 @@ class WeightedDraws(NamedTuple):
         """These draws and more."""
         z, log_p, log_q = (np.concatenate(pair) for pair in zip(self[:3], more[:3], strict=True))
         return WeightedDraws(z, log_p, log_q, max(self.resolution, more.resolution))
+
+
+def points_of(
+    make_generator: Callable[[], np.random.Generator], q: AbstractApproximation, n: int
+) -> np.ndarray | Points:
+    """The draws that a generator gives, held if they are not too many."""
+    return draw_points(make_generator(), q, n) if n * q.dim <= _HELD else Points(make_generator, q, n)
 
 
 def draw_points(rng: np.random.Generator, q: AbstractApproximation, n: int) -> Float[np.ndarray, "n dim"]:

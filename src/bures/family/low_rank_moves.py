@@ -30,6 +30,7 @@ _UNUSED = 1e-10  # variances this close to one are one
 _FIRST = 0.01  # length of a column that is not in use, for free parameters: at zero its gradient would vanish
 _ERRORS = 3.0  # by which a new direction must be sure
 _MEMORY = 0.2  # weight of a new squared signal in its running average
+_STALE = 4.0  # how many times the present squared signal an earlier one may be
 _SURE = 3.0  # errors by which a variance must be too large to be more than halved
 
 Vector = Float[AnyArray, " dim"]
@@ -177,7 +178,9 @@ def whitened_step(
 def _wiener(signal: AnyArray, found: AnyArray, noise: AnyArray) -> tuple[AnyArray, AnyArray]:
     """The running average of a squared signal, and the gain that leaves least of it and of the noise together."""
     xp = namespace(found)
-    signal = xp.where(signal == 0, found, signal + _MEMORY * (found - signal))
+    limit = _STALE * xp.maximum(xp.abs(found), noise)  # what was seen far away is no longer true
+    signal = xp.where(signal == 0, found, xp.clip(signal, -limit, limit))
+    signal = signal + _MEMORY * (found - signal)
     positive = xp.maximum(signal, 0)
     return signal, positive / xp.maximum(positive + noise, np.finfo(found.dtype).tiny)
 

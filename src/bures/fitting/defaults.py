@@ -11,7 +11,7 @@ from bures.objective import ELBO, IWELBO, VRIWAE, AbstractObjective
 from bures.target import Target
 
 FULL_RANK_DIM = 400  # up to which full Gaussians are the default
-MANY = 250  # dimensions beyond which draws are dear: a step takes fewer of them
+MANY = 100  # dimensions beyond which draws are dear: a step takes fewer of them
 _DRAWS_PER_DIMENSION = 2  # at a step, in many dimensions
 _FEW_DRAWS = 100  # at a step, from a start that is nearly exact
 _LATE = 4  # times the draws, at a late step
@@ -35,7 +35,7 @@ def default_family(target: Target, init: AbstractApproximation | None = None) ->
 def default_objective(target: Target, family: AbstractFamily | None = None) -> AbstractObjective:
     """The IW-ELBO of ten draws; in d > 10 dimensions, where weights degenerate, tempered: 1 − α = (10 / d)^(4/3).
 
-    The power is empirical: on the Census with d = 96, 10 / d leaves the ELBO half a nat lower. Beyond 250 dimensions,
+    The power is empirical: on the Census with d = 96, 10 / d leaves the ELBO half a nat lower. Beyond 100 dimensions,
     and for families that cannot follow all of the target's correlations, weights tell little, and the ELBO is the
     default.
 
@@ -80,7 +80,7 @@ def default_tolerance(target: Target) -> float:
 
 
 def late_method(method: Method, dim: int) -> Method:
-    """The method of late steps on the host: four times the tuples, up to 250 dimensions.
+    """The method of late steps on the host: four times the tuples, up to 100 dimensions.
 
     By then it is noise that a fit is waiting to average away, and most of a short step's time is not the target's: few
     long steps do it sooner than many short ones.

@@ -31,7 +31,7 @@ from bures.loop import LoopState, Method, Trace, advance, advance_on_host, init 
 from bures.objective import AbstractObjective
 from bures.outcome import Outcome, has_converged, has_diverged
 from bures.start import Start, find_start
-from bures.start_in_factors import better_start, find_start_in_factors
+from bures.start_in_factors import find_start_in_factors
 from bures.target import Target, as_target
 
 _MAX_STEPS = 10_000  # when the number of steps is left to the stopping rule
@@ -176,8 +176,7 @@ def _find_start(key: Key[Array, ""], target: Target, evaluator: Evaluator, famil
     draws = default_draws(target.dim) if isinstance(family, FullRank) else _FEW_POINTS
     start = find_start(rng, target, evaluator, draws) if target.dim <= MANY else None
     if target.dim > _SEARCHED_DIM:
-        other = find_start_in_factors(rng, target, evaluator)
-        start = better_start(rng, evaluator, [other] if start is None else [other, start], family)
+        start = find_start_in_factors(rng, target, evaluator, start)
     q = jax.tree.map(lambda part: np.asarray(part, evaluator.dtype), family.of(start.approximation))
     return start._replace(approximation=q, variance=start.variance if isinstance(family, FullRank) else np.inf)
 

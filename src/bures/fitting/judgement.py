@@ -9,7 +9,7 @@ from jaxtyping import Array, Key
 from bures.arrays import to_host
 from bures.diagnostics.coverage import Coverage, find_missed, search_again
 from bures.diagnostics.diagnostics import Diagnostics, Verdict, summarise
-from bures.diagnostics.weighted import WeightedDraws, draw_points, log_evidence
+from bures.diagnostics.weighted import WeightedDraws, log_evidence, points_of
 from bures.draws import host_generator
 from bures.engine import Evaluator
 from bures.family import AbstractApproximation, Gaussian, LowRankGaussian
@@ -20,9 +20,8 @@ from bures.threads import one_blas_thread
 
 _POOLS = (4_000, 10_000, 40_000)  # draws; more are taken only while they leave the verdict undecided
 _SLOW_POOL = 2_000  # the first, of a target that is slow to evaluate
+_HOPELESS = 0.01  # share of effective draws below which more of them do not help
 _JUDGED, _SEARCHED = 2**32 - 2, 2**32 - 3  # with the key, for the draws and the search: no step has these numbers
-
-
 _SEARCHED_DIM = 250  # dimensions up to which other modes are searched for where q has no d × d factor
 _NO_TRUST = (Verdict.UNTRUSTED, Verdict.DEGENERATE, Verdict.ROUNDED)  # none that a search could shake
 
@@ -44,7 +43,7 @@ class Judgement:
 
     def draws(self, key: Key[Array, ""], q: AbstractApproximation) -> WeightedDraws:
         """The pool; its points are those that the key gives, so they need not be kept."""
-        z = draw_points(host_generator(key, _JUDGED), q, self.log_p.size)
+        z = points_of(lambda: host_generator(key, _JUDGED), q, self.log_p.size)
         return WeightedDraws(z, self.log_p, self.log_q, self.diagnostics.rounding)
 
     def coverage(self, q: AbstractApproximation, draws: WeightedDraws) -> Coverage:
@@ -88,19 +87,19 @@ def _judge(
         coverage = find_missed(exact, found.log_evidence, found.num_samples, modes, views, reach)
         return dataclasses.replace(found, coverage=coverage)
 
-    rng = host_generator(key, _JUDGED)
+    def generator() -> np.random.Generator:
+        return host_generator(key, _JUDGED)
+
     pools = (_SLOW_POOL, *_POOLS) if target.width > SLOW else _POOLS
-    z = draw_points(rng, q, pools[0])
-    values, scores = evaluator.value_and_score(z)
-    draws = WeightedDraws.at(z, values, q)
+    draws, scores = WeightedDraws.pool(generator, q, evaluator, pools[0])
     found = diagnosed(draws)
     for size in pools[1:]:
         if _is_decided(found):
             break
-        draws = draws.joined(WeightedDraws.take(rng, q, evaluator, size - draws.log_p.size))
+        draws, _ = WeightedDraws.pool(generator, q, evaluator, size, draws)
         found = diagnosed(draws)
     searchable = isinstance(exact, Gaussian) or exact.dim <= _SEARCHED_DIM
-    if searchable and found.verdict not in _NO_TRUST:
+    if searchable and scores is not None and found.verdict not in _NO_TRUST:
         before = evaluator.count
         rng = host_generator(key, _SEARCHED)
         modes, views, reach = search_again(
@@ -125,7 +124,8 @@ def restore(
 ) -> Judgement:
     """A judgement from what was kept of it: log p, log q and its rounding, and what the search saw."""
     log_p, log_q, resolution = kept
-    draws = WeightedDraws(draw_points(host_generator(key, _JUDGED), q, log_p.size), log_p, log_q, resolution)
+    z = points_of(lambda: host_generator(key, _JUDGED), q, log_p.size)
+    draws = WeightedDraws(z, log_p, log_q, resolution)
     evidence = log_evidence(draws.log_weights)[0]
     coverage = find_missed(in_double(q), evidence, log_p.size, modes, views, reach)
     found = summarise(draws, coverage=coverage, names=target.names, **run)
@@ -135,5 +135,7 @@ def restore(
 def _is_decided(found: Diagnostics) -> bool:
     """Whether more draws would not change the verdict."""
     if found.is_light or found.verdict in (Verdict.SEVERAL_MODES, Verdict.DEGENERATE, Verdict.CLOSE):
+        return True
+    if found.verdict is Verdict.UNTRUSTED and found.correction.effective < _HOPELESS * found.num_samples:
         return True
     return found.num_samples >= _POOLS[1] and found.verdict is not Verdict.UNDECIDED
