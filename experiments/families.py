@@ -342,7 +342,7 @@ def _affine(key: Any, q: Any, target: bures.Target, draws: int) -> tuple[Any, An
 # ---- Tables ---------------------------------------------------------------------------------------------------------
 
 
-def _slope(x: list[float], points: list[dict]) -> str:
+def _slope(x: list[int], points: list[dict]) -> str:
     """The least-squares slope of log SNR on log x and its leave-one-seed-out jackknife error."""
     ratios = np.array([[point["snr"], *point["without"]] for point in points])
     if len(x) < 2 or not np.all(np.isfinite(ratios) & (ratios > 0)):

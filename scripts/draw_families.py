@@ -89,12 +89,12 @@ def draw_matrices() -> Figure:
     figure = Figure(figsize=(9.4, 2.5), layout="constrained")
     axes = figure.subplots(1, len(fits))
     for ax, (name, q) in zip(axes, fits.items(), strict=True):
-        image = ax.imshow(np.asarray(q.covariance) / np.outer(unit, unit), cmap="RdBu_r", vmin=-0.5, vmax=0.5)
+        ax.imshow(np.asarray(q.covariance) / np.outer(unit, unit), cmap="RdBu_r", vmin=-0.5, vmax=0.5)
         lost = float(q.kl(fits["full rank"])) if name != "full rank" else 0.0
         words = name.replace("by itself", f"by itself: {getattr(q, 'rank', 0)}")
         ax.set_title(f"{words}\n{lost:.2f} nats away" if lost else f"{words}\n")
         ax.set(xticks=[], yticks=[])
-    figure.colorbar(image, ax=axes, shrink=0.8)
+    figure.colorbar(axes[0].images[0], ax=axes, shrink=0.8)
     return figure
 
 
