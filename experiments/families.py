@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 import bures
-from bures.family.low_rank_moves import _least_squares
+from bures.family.low_rank_moves import _least_squares, _solve
 from experiments.protocol import Results, Row, Table, mean_and_spread, number_plainly, select
 
 TITLE = "Families: what a projection keeps of the field"
@@ -28,7 +28,6 @@ FITTED = (FULL, DEFAULT, MEAN_FIELD, *LOW_RANK.values(), BY_ITSELF)
 BANANA, FACTORS, CHAIN = "banana", "factors", "chain"
 TARGETS = {BANANA: "banana, b = 0.03", FACTORS: "regression, three factors", CHAIN: "regression, chain"}
 PARTS = {"mean": "mean, by coordinate", "covariance": "covariance, by coordinate", "whole": "whole, in norm"}
-_ENOUGH = 300  # steps to where signal and noise are measured
 COLOURS = dict(zip(FITTED, ("#0072B2", "#56B4E9", "#D55E00", "#E69F00", "#CC79A7", "#009E73", "#000000"), strict=True))
 MARKERS = dict(zip(FITTED, "sd^v<>o", strict=True))
 
@@ -36,7 +35,7 @@ MARKERS = dict(zip(FITTED, "sd^v<>o", strict=True))
 def settings(quick: bool, seeds: int | None) -> dict:
     """`realisations` and `groups` are of each jackknife seed; `samples` are the draws of an ELBO.
 
-    A fit that has not stopped by itself is stopped after `most_steps`; where only a place is wanted, after a few.
+    A fit that has not stopped by itself is stopped after `most_steps`.
     """
     frozen = {"shift": 0.5, "widen": 1.2, "K": [1, 5, 20], "draws": 100, "data_seed": 2026, "ranks": list(RANKS)}
     if quick:
@@ -78,7 +77,7 @@ def tiny() -> dict:
 def cells(settings: dict) -> dict[str, dict]:
     made: dict[str, dict] = {}
     columns = {FULL: 0, DEFAULT: 0, MEAN_FIELD: 0, BY_ITSELF: 0} | {LOW_RANK[rank]: rank for rank in settings["ranks"]}
-    snr = ("shift", "widen", "K", "draws", "jackknife", "realisations", "groups")
+    snr = ("shift", "widen", "K", "draws", "jackknife", "realisations", "groups", "most_steps")
     for kind, dims in settings["dims"].items():
         for d in dims:
             shared = {"target": kind, "d": d, "data_seed": settings["data_seed"]}
@@ -228,13 +227,12 @@ def _by_least_squares(q: Any, target: bures.Target, draws: int) -> Any:
     """key -> (a, S) of several draws of the ELBO's field, as `Whitened` fits them for these families."""
     estimator, H = bures.Stein(M=draws), q.basis @ q.basis.T
     beside = jnp.eye(q.dim) - H
-    inverse = jnp.linalg.pinv(beside**2, hermitian=True)
 
     def gradient(key):
         seen = _least_squares(q, estimator.field(estimator.noise(key, q, 1), q, target, bures.ELBO()))
         along = seen.along @ q.basis.T
         inside = H @ along
-        S = (beside * (inverse @ seen.own)) @ beside + along + along.T - (inside + inside.T) / 2
+        S = (beside * _solve(q.basis, seen.own)) @ beside + along + along.T - (inside + inside.T) / 2
         return seen.a, S
 
     return gradient
@@ -290,7 +288,7 @@ def _in_norm(means: Any, squares: Any, metric: Any, realisations: int, kept: Any
 
 
 def _ratios(parameters: dict, target: bures.Target) -> dict:
-    fit = _fit(target, parameters["family"], 0, _ENOUGH)
+    fit = _fit(target, parameters["family"], 0, parameters["most_steps"])
     q = _displaced(fit.approximation, parameters["shift"], parameters["widen"])
     key, seeds = jax.random.key(parameters["data_seed"]), parameters["jackknife"]
     out: dict[str, Any] = {"outcome": fit.outcome.name, "columns": getattr(fit.approximation, "rank", None), "K": {}}
@@ -404,12 +402,13 @@ def _slope_in_dimensions(results: Results, settings: dict) -> Table:
                 measured = "; ".join(f"K = {K}: {slope}" for K, slope in zip(settings["K"], slopes, strict=True))
                 label = f"{TARGETS[kind]}, {family}: {words}"
                 rows.append(Row(label, "–", measured, None, f"d = {', '.join(map(str, dims))}"))
-    return Table("Slopes of log SNR in log d", tuple(rows), "± jackknife error over seeds.")
+    note = "± jackknife error over seeds. Places where a fit broke off, NON_FINITE, are left out."
+    return Table("Slopes of log SNR in log d", tuple(rows), note)
 
 
 def _by_dimension(results: Results, **wanted: Any) -> dict[int, Any]:
-    """The SNR cells in the order of d."""
-    found = {p["d"]: r for p, r in select(results, kind="snr", **wanted)}
+    """The SNR cells in the order of d, but for those whose fit broke off: they are at no optimum."""
+    found = {p["d"]: r for p, r in select(results, kind="snr", **wanted) if r["outcome"] != "NON_FINITE"}
     return {d: found[d] for d in sorted(found)}
 
 
