@@ -499,7 +499,7 @@ def _plot_ratios(results: Results, settings: dict) -> Figure:
     """Rows: coordinatewise SNR of both parts and SNR in norm of one draw, and in norm at the largest K."""
     kinds, largest = list(settings["dims"]), max(settings["K"])
     panels = [(part, 1) for part in PARTS] + [("whole", largest)]
-    figure = Figure(figsize=(9.5, 9.5), layout="constrained")
+    figure = Figure(figsize=(9.5, 9.0), layout="constrained")
     axes = figure.subplots(len(panels), len(kinds), sharey="row", sharex="col", squeeze=False)
     for row, (part, K) in zip(axes, panels, strict=True):
         for kind, ax in zip(kinds, row, strict=True):

@@ -1,5 +1,9 @@
-"""The pictures of docs/families.md: `python scripts/draw_families.py [folder]`, or `make figures`."""
+"""The pictures of docs/families.md: `python scripts/draw_families.py [folder]`, or `make figures`.
 
+Two are drawn, the others are those of `bures reproduce families` as it is kept in results/.
+"""
+
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -102,6 +106,8 @@ def main(folder: Path) -> None:
     jax.config.update("jax_enable_x64", True)
     for name, draw in {"families-plane": draw_plane, "families-matrices": draw_matrices}.items():
         (folder / f"{name}.png").write_bytes(_png(_styled(draw)()))
+    for name in ("families-snr.png", "families-nats.png"):
+        shutil.copy(ROOT / "results" / "families-experiment" / "full" / name, folder)
 
 
 if __name__ == "__main__":
