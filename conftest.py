@@ -31,6 +31,7 @@ RUN_LONG = {
     "test_posteriordb",
     "test_signal_to_noise",
     "test_gradients_are_those_of_the_bound",
+    "test_projected_gradients_are_those_of_the_bound_in_the_familys_parameters",
     "test_every_variant_has_the_same_expectation",
     "test_stein_and_price_agree_in_expectation",
     "test_wasserstein_gradient_averages_to_a",

@@ -58,6 +58,20 @@ def random_gaussian(seed, dim, scale=1.0, dtype=jnp.float64):
     )
 
 
+def low_rank_gaussian(seed, dim, variances=(3.0, 0.3), dtype=jnp.float64, grows=False):
+    """A low-rank Gaussian away from the origin: by default one direction is wider than the scales say, one narrower."""
+    generator = np.random.default_rng(seed + 2000)
+    basis = np.linalg.qr(generator.standard_normal((dim, len(variances))))[0]
+    mean, scale = generator.standard_normal(dim), np.exp(generator.normal(0, 0.5, dim))
+    parts = (jnp.asarray(part, dtype) for part in (mean, scale, basis, np.asarray(variances, float)))
+    return bures.LowRankGaussian(*parts, grows=grows)
+
+
+def mean_field_gaussian(seed, dim, dtype=jnp.float64):
+    """A diagonal Gaussian away from the origin."""
+    return low_rank_gaussian(seed, dim, (), dtype)
+
+
 def correlated_target(dtype=jnp.float64):
     """A Gaussian in three dimensions, away from the origin."""
     return gaussian_target(jnp.array([0.5, -0.3, 0.2], dtype), jnp.asarray(random_covariance(3, 3), dtype))

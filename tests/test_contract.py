@@ -1,4 +1,4 @@
-"""One contract for every legal objective × estimator × geometry."""
+"""One contract for every legal objective × estimator × geometry × family."""
 
 import itertools
 import os
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from problems import quick_jit, regression_data, run_steps
+from problems import low_rank_gaussian, mean_field_gaussian, quick_jit, regression_data, run_steps
 
 import bures
 
@@ -40,6 +40,19 @@ GEOMETRY_METHODS = [
     {"objective": objective, "estimator": bures.Price(M=4), "geometry": geometry}
     for objective, geometry in zip([OBJECTIVES[i] for i in (1, 0, 2, 1)], GEOMETRIES, strict=True)
 ]
+# For other families each pair of an objective, an estimator, a geometry and a family; all of them are traced below.
+PAIRS = [
+    (0, 0, 0, "mean field"),
+    (0, 1, 2, "low rank"),
+    (0, 2, 3, "mean field"),
+    (1, 0, 2, "mean field"),
+    (1, 1, 3, "low rank"),
+    (1, 2, 0, "low rank"),
+    (2, 0, 3, "low rank"),
+    (2, 1, 0, "mean field"),
+    (2, 2, 2, "low rank"),
+    (0, 1, 1, "mean field"),
+]
 DTYPES = [jnp.float32, jnp.float64]
 
 
@@ -54,6 +67,18 @@ def target():
 
 def start(dtype=jnp.float64):
     return bures.Gaussian(jnp.array([0.3, -0.2], dtype), jnp.array([[1.0, 0.0], [0.3, 0.7]], dtype))
+
+
+FAMILIES = {
+    "mean field": lambda dtype: mean_field_gaussian(1, 4, dtype),
+    "low rank": lambda dtype: low_rank_gaussian(1, 4, (3.0, 0.3), dtype),
+    "low rank, a column not in use": lambda dtype: low_rank_gaussian(1, 4, (3.0, 1.0), dtype),
+}
+
+
+@pytest.fixture(scope="module")
+def wider_target():
+    return bures.models.logistic_regression(*regression_data(n=8, dim=4))
 
 
 def leaves_equal(first, second):
@@ -87,6 +112,53 @@ def test_steps_under_jit_vmap_and_scan(method, dtype, target):
     assert np.all(np.asarray(q.chol)[:, 0, 1] == 0)
     assert np.all(np.diagonal(q.chol, axis1=1, axis2=2) > 0)
     assert not np.array_equal(q.mean[0], q.mean[1])
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: "-".join(map(str, pair)))
+def test_steps_of_every_family_under_jit_vmap_and_scan(pair, wider_target):
+    """In float32 and float64 by turns."""
+    objective, estimator, geometry, family = pair
+    parts = OBJECTIVES[objective], ESTIMATORS[estimator], GEOMETRIES[geometry]
+    method = dict(zip(("objective", "estimator", "geometry"), parts, strict=True))
+    dtype = DTYPES[(objective + estimator) % 2]
+    keys = jax.random.split(jax.random.key(1), 3)
+    many = quick_jit(jax.vmap(lambda key, q: run_steps(key, q, wider_target, method, 4), in_axes=(0, None)))
+    start = FAMILIES[family](dtype)
+    states, infos = many(keys, start)
+    assert leaves_equal((states, infos), many(keys, start))  # deterministic
+    assert float_dtypes((states, infos)) == {jnp.dtype(dtype)}
+    assert jax.tree.structure(states.approximation) == jax.tree.structure(start)
+    assert np.all(infos.finite) and np.all(np.isfinite(infos.grad_norm)) and infos.bound.shape == (3, 4)
+    assert np.all(np.asarray(states.approximation.scale) > 0)
+    basis = np.asarray(states.approximation.basis)
+    tolerance = 100 * float(jnp.finfo(dtype).eps)
+    np.testing.assert_allclose(basis.transpose(0, 2, 1) @ basis, np.array([np.eye(basis.shape[2])] * 3), atol=tolerance)
+    assert not np.array_equal(states.approximation.mean[0], states.approximation.mean[1])
+
+
+@pytest.mark.parametrize("family", [bures.LowRank(), bures.LowRank(rank=1)], ids=str)
+def test_geometries_that_cannot_move_a_family_are_refused_with_the_reason(family, wider_target):
+    method = {"objective": bures.ELBO(), "estimator": bures.Price(M=4), "geometry": bures.ForwardBackward(0.1)}
+    message = r"geometry must be able to move a LowRank approximation.*forward_backward.*Use Whitened\(\), or family="
+    with pytest.raises(ValueError, match=message):
+        bures.fit(wider_target, key=jax.random.key(0), family=family, num_steps=1, **method)
+    with pytest.raises(ValueError, match=message):
+        bures.init(wider_target, init=family.standard(4), **method)
+
+
+def test_fits_of_low_rank_under_vmap_are_the_fits(wider_target):
+    keys = jax.random.split(jax.random.key(4), 3)
+    method = {"objective": bures.ELBO(), "estimator": bures.Stein(M=30), "geometry": bures.Whitened()}
+
+    def fit(key):
+        start = FAMILIES["low rank, a column not in use"](jnp.float64)
+        result = bures.fit(wider_target, key=key, init=start, num_steps=5, **method)
+        return result.approximation.mean, result.approximation.covariance, result.trace.bound
+
+    together = quick_jit(jax.vmap(fit))(keys)
+    for i, key in enumerate(keys):
+        for one, many in zip(fit(key), together, strict=True):
+            np.testing.assert_allclose(many[i], one, rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES[1:], ids=str)
@@ -216,11 +288,27 @@ def test_steps_can_be_traced(method, target):
         assert float_dtypes(traced) == {jnp.dtype(dtype)}
 
 
+@pytest.mark.parametrize("family", ["mean field", "low rank"])
+def test_steps_of_every_family_can_be_traced(family, wider_target):
+    """Every legal combination, with nothing compiled."""
+    for i, method in enumerate(METHODS):
+        start = FAMILIES[family](DTYPES[i % 2])
+        if isinstance(method["geometry"], bures.ForwardBackward) and family != "mean field":
+            continue
+        traced = jax.eval_shape(
+            lambda key, q, method=method: run_steps(key, q, wider_target, method, 1), jax.random.key(0), start
+        )
+        assert float_dtypes(traced) == {jnp.dtype(DTYPES[i % 2])}, name_of(method)
+
+
 def test_annotations_hold():
     """Shapes and types, checked at run time in a process of its own: in all processes that would cost a fifth."""
-    files = ("linalg", "gaussian", "diagnostics", "newton", "storage")
+    files = ("linalg", "gaussian", "low_rank", "diagnostics", "newton", "storage")
     here = Path(__file__).parent
-    chosen = [*(str(here / f"test_{name}.py") for name in files), f"{__file__}::test_steps_can_be_traced"]
+    traced = [
+        f"{__file__}::{name}" for name in ("test_steps_can_be_traced", "test_steps_of_every_family_can_be_traced")
+    ]
+    chosen = [*(str(here / f"test_{name}.py") for name in files), *traced]
     checker = "bures,beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}

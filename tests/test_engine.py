@@ -9,10 +9,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from problems import FLOATS, correlated_target, random_gaussian, small_regression
+from problems import (
+    FLOATS,
+    correlated_target,
+    low_rank_gaussian,
+    mean_field_gaussian,
+    random_gaussian,
+    regression_data,
+    small_regression,
+)
 
 import bures
-from bures.arrays import to_host
+from bures.arrays import to_device, to_host
 from bures.draws import generator, host_seed
 from bures.engine import Evaluator
 from bures.loop import LoopState, Method, Methods, State, advance_on_host, take_step
@@ -124,6 +132,61 @@ def test_a_step_on_the_host_is_the_step_of_the_compiled_loop(objective, estimato
     np.testing.assert_allclose(first.chol, second.chol, rtol=1e-9, atol=1e-10)
     assert isinstance(first.chol, np.ndarray)
     assert bool(one.clipped) == bool(other.clipped)
+
+
+FAMILIES = {
+    "mean field": mean_field_gaussian(1, 4),
+    "low rank": low_rank_gaussian(1, 4),
+    "a column not in use": low_rank_gaussian(1, 4, (3.0, 1.0)),
+}
+
+
+def assert_close(first, second, case):
+    for one, other in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-8, atol=1e-9, err_msg=case)
+
+
+def on_the_host(objective, estimator, q):
+    """An estimate of the target below, in NumPy, and its noise."""
+    target = bures.models.logistic_regression(*regression_data(dim=q.dim))
+    noise = np.random.default_rng(0).standard_normal((30, objective.K, q.dim))
+    return target, noise, estimator.estimate(noise, to_host(q), Evaluator(target), objective)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda part: type(part).__name__)
+@pytest.mark.parametrize("q", [mean_field_gaussian(1, 3), low_rank_gaussian(1, 3)], ids=["mean field", "low rank"])
+def test_estimates_of_other_families_are_the_same_on_the_host(q, objective):
+    for estimator in ESTIMATORS:
+        target, noise, found = on_the_host(objective, estimator, q)
+        compiled = estimator.estimate(jnp.asarray(noise), q, target, objective)
+        for name in ("a", "S", "entropy_score", "mean_A", "log_weights", "bound"):
+            assert_close(getattr(found, name), getattr(compiled, name), f"{name} of {estimator}")
+            assert all(isinstance(leaf, np.ndarray | np.generic) for leaf in jax.tree.leaves(getattr(found, name)))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("geometry", GEOMETRIES, ids=lambda part: type(part).__name__)
+def test_steps_of_other_families_are_the_same_on_the_host(geometry, family):
+    q = FAMILIES[family]
+    if isinstance(geometry, bures.ForwardBackward) and family != "mean field":
+        with pytest.raises(ValueError, match="able to move a LowRank approximation"):
+            geometry.check_family(q)
+        return
+    for objective, estimator in ((bures.ELBO(), bures.Stein(M=30)), (bures.ELBO(), bures.Price(M=30))) + (
+        () if isinstance(geometry, bures.ForwardBackward) else ((bures.IWELBO(K=5), bures.Stein(M=30)),)
+    ):
+        _, _, estimate = on_the_host(objective, estimator, q)
+        step = eqx.filter_jit(lambda estimate, q: geometry.step(estimate, q, geometry.init(q)))
+        second, second_state, second_report = step(to_device(estimate), q)
+        host = to_host(q)
+        first, first_state, first_report = geometry.step(estimate, host, geometry.init(host))
+        case = f"{objective} {estimator}"
+        assert_close((first.mean, first.scale), (second.mean, second.scale), f"mean and scale of {case}")
+        assert_close(first.covariance, second.covariance, f"covariance of {case}")
+        assert_close((first_state, first_report), (second_state, second_report), f"state of {case}")
+        # Columns not in use count too: they are taken into use by later steps.
+        assert_close(first.basis @ first.basis.T, second.basis @ second.basis.T, f"span of {case}")
+        assert all(isinstance(part, np.ndarray) for part in first.parts().values()), case
 
 
 @pytest.mark.parametrize("draws", ["iid", "antithetic", "sobol"])

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import bures
-from bures.diagnostics import Verdict
+from bures.diagnostics import Verdict, summarise, weighted
+from bures.engine import Evaluator
 
 
 def mixture(weights, means, deviations):
@@ -223,3 +224,23 @@ def test_an_interrupt_of_the_judgement_does_not_lose_the_fit(monkeypatch):
         fit = bures.fit(bures.models.gaussian(2), key=jax.random.key(0))
     assert fit.evaluations.judgement == 0
     assert fit.diagnostics.verdict is Verdict.CLOSE
+
+
+def test_draws_that_are_not_held_are_the_same_draws(monkeypatch):
+    """Made anew block by block, they give the points, the weights and the diagnostics of draws that are held."""
+    target, q = bures.models.gaussian(40, condition_number=10.0), bures.Gaussian.standard(40)
+    make, evaluator = (lambda: np.random.default_rng(5)), Evaluator(target)
+    held, _ = weighted.WeightedDraws.pool(make, q, evaluator, 3000)
+    monkeypatch.setattr(weighted, "_HELD", 1000)
+    monkeypatch.setattr(weighted, "_BLOCK", 40 * 130)
+    streamed, scores = weighted.WeightedDraws.pool(make, q, evaluator, 1000)
+    before = evaluator.count
+    streamed, _ = weighted.WeightedDraws.pool(make, q, evaluator, 3000, streamed)
+    assert scores is None
+    assert evaluator.count - before == 2000  # the first thousand are known
+    assert isinstance(streamed.z, weighted.Points)
+    np.testing.assert_allclose(streamed.log_weights, held.log_weights, rtol=1e-12)
+    np.testing.assert_array_equal(streamed.z[[7, 2999, 130]], held.z[[7, 2999, 130]])
+    np.testing.assert_array_equal(streamed.z[:5], held.z[:5])
+    found, wanted = (vars(summarise(draws).correction) for draws in (streamed, held))
+    assert found == pytest.approx(wanted, rel=1e-9)

@@ -223,7 +223,9 @@ def test_summary(planar, spatial, key):
     figure = plot.summary(planar, key)
     render(figure)
     assert len(figure.axes) == 3
-    assert figure.get_suptitle().startswith("Fit of 2 dimensions by IWELBO × Price × BuresWasserstein, 30 steps: ")
+    assert figure.get_suptitle().startswith(
+        "Fit of 2 dimensions by IWELBO × Price × BuresWasserstein, full rank, 30 steps: "
+    )
     figure = plot.summary(spatial, key)
     render(figure)
     assert len(figure.axes) == 2 + 6

@@ -7,7 +7,7 @@ from problems import correlated_target
 
 import bures
 from bures.engine import Evaluator
-from bures.search import Budget, ascend, climb, scout, send_out, whitened
+from bures.search import Ascent, Budget, ascend, climb, scout, send_out, whitened
 
 
 def hill(target):
@@ -135,3 +135,25 @@ def test_quasi_newton_keeps_to_its_evaluations():
 
 def test_no_density_no_ascent():
     assert ascend(hill(bures.Target(lambda z: jnp.nan * z[0], 1)), np.zeros(1), evaluations=10) is None
+
+
+def test_the_compact_quasi_newton_product_is_that_of_two_loops():
+    rng = np.random.default_rng(0)
+    root = rng.standard_normal((12, 12))
+    steps = rng.standard_normal((5, 12))
+    changes = steps @ (root @ root.T + np.eye(12))
+    at = Ascent(np.zeros(12), 0.0, np.ones(12), steps, changes)
+
+    def by_loops(right):
+        inner, kept = np.sum(steps * changes, axis=1), []
+        for i in reversed(range(5)):
+            kept.append(steps[i] @ right / inner[i])
+            right = right - kept[-1] * changes[i]
+        right = right * inner[-1] / (changes[-1] @ changes[-1])
+        for i in range(5):
+            right = right + (kept.pop() - changes[i] @ right / inner[i]) * steps[i]
+        return right
+
+    rows = rng.standard_normal((3, 12))
+    np.testing.assert_allclose(at.covariance_times(rows[0]), by_loops(rows[0]), rtol=1e-10)
+    np.testing.assert_allclose(at.covariance_times(rows), [by_loops(row) for row in rows], rtol=1e-10)

@@ -5,14 +5,17 @@ import io
 import json
 import os
 from pathlib import Path
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from problems import regression_data
 
 import bures
+from bures import LowRankGaussian
 
 METHODS = {
     "bures-wasserstein": dict(
@@ -93,14 +96,14 @@ def test_an_edited_file_is_refused(saved, place):
 
 
 def test_another_version_is_refused_by_its_number(saved):
-    saved.write_bytes(saved.read_bytes().replace(b"bures-fit 3\n", b"bures-fit 99\n", 1))
+    saved.write_bytes(saved.read_bytes().replace(b"bures-fit 4\n", b"bures-fit 99\n", 1))
     with pytest.raises(ValueError, match="version '99'"):
         bures.load(saved, target=bures.models.eggbox())
 
 
 def test_a_payload_that_is_not_an_archive_is_refused(saved):
     payload = b"not a zip"
-    saved.write_bytes(b"bures-fit 3\n" + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload)
+    saved.write_bytes(b"bures-fit 4\n" + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload)
     with pytest.raises(ValueError, match="cannot be read"):
         bures.load(saved, target=bures.models.eggbox())
 
@@ -148,23 +151,170 @@ def test_rounding_does_not_make_another_target(tmp_path):
         bures.load(tmp_path / "a.fit", target=backward)
 
 
-def test_a_file_of_version_2_is_read(saved):
-    """It has the log density at the mean in the place of the points."""
-    content = saved.read_bytes().split(b"\n", 2)[2]
-    with np.load(io.BytesIO(content)) as archive:
-        arrays = dict(archive)
-    description = json.loads(arrays["description"].tobytes())
-    del arrays["probes"]
-    description["log_density_at_mean"] = float(arrays.pop("log_densities")[0])
+# ---- Earlier versions -----------------------------------------------------------------------------------------------
+
+# Files of version 3, written by bures before there were families (commit b195cf3).
+EARLIER = Path(__file__).parent / "saved"
+
+
+def bent(z):
+    """The target of the fits in those files."""
+    return -(z[0] ** 2) / 2 - (z[1] - 0.1 * z[0] ** 2) ** 2
+
+
+def arrays_of(path: Path) -> dict[str, np.ndarray]:
+    with np.load(io.BytesIO(path.read_bytes().split(b"\n", 2)[2])) as archive:
+        return dict(archive)
+
+
+def write(path: Path, version: int, arrays: dict[str, np.ndarray], description: dict) -> None:
     arrays["description"] = np.frombuffer(json.dumps(description).encode(), np.uint8)
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **arrays)
     digest = hashlib.sha256(buffer.getvalue()).hexdigest().encode()
-    saved.write_bytes(b"bures-fit 2\n" + digest + b"\n" + buffer.getvalue())
-    assert_same(bures.load(saved, target=bures.models.eggbox()), fitted(5, METHODS["bures-wasserstein"]))
-    with pytest.raises(ValueError, match=r"target must be the one .* 1 of 1 points"):
-        bures.load(saved, target=bures.models.banana())
+    path.write_bytes(b"bures-fit %d\n" % version + digest + b"\n" + buffer.getvalue())
 
+
+@pytest.mark.parametrize("name", ["whitened-on-host", "euclidean"])
+def test_a_file_of_version_3_is_read(tmp_path, name):
+    path = EARLIER / f"version-3-{name}.fit"
+    fit, arrays = bures.load(path, target=bent, dim=2), arrays_of(path)
+    np.testing.assert_array_equal(fit.approximation.mean, arrays["mean"])
+    np.testing.assert_array_equal(fit.approximation.chol, arrays["chol"])
+    np.testing.assert_array_equal([q.mean for _, q in fit.path], arrays["path_means"])
+    np.testing.assert_array_equal([q.chol for _, q in fit.path], arrays["path_chols"])
+    np.testing.assert_array_equal(fit.trace.bound, arrays["trace_bound"])
+    for i, leaf in enumerate(jax.tree.leaves(fit.loop)):
+        np.testing.assert_array_equal(leaf, arrays[f"carry_{i}"])
+    assert f"carry_{i + 1}" not in arrays
+    # It goes on, and is saved as any other.
+    fit.save(tmp_path / "again.fit")
+    assert_same(bures.load(tmp_path / "again.fit", target=bent, dim=2).resume(5), fit.resume(5))
+
+
+def test_a_judgement_of_version_3_is_read():
+    fit = bures.load(EARLIER / "version-3-whitened-on-host.fit", target=bent, dim=2)
+    assert fit.record.judgement is not None
+    assert fit.diagnostics.elbo == pytest.approx(1.4659500573357158, rel=1e-12)  # as it was printed then
+    assert fit.loop.is_on_host
+
+
+def test_a_file_of_version_2_is_read(tmp_path):
+    """It has the log density at the mean in the place of the points."""
+    earlier, path = EARLIER / "version-3-euclidean.fit", tmp_path / "a.fit"
+    arrays = arrays_of(earlier)
+    description = json.loads(arrays["description"].tobytes())
+    del arrays["probes"]
+    description["log_density_at_mean"] = float(arrays.pop("log_densities")[0])
+    write(path, 2, arrays, description)
+    assert_same(bures.load(path, target=bent, dim=2), bures.load(earlier, target=bent, dim=2))
+    with pytest.raises(ValueError, match=r"target must be the one .* 1 of 1 points"):
+        bures.load(path, target=lambda z: bent(z) + 1, dim=2)
+
+
+# ---- Families -------------------------------------------------------------------------------------------------------
+
+FAMILIES = {
+    "mean field": (bures.MeanField(), METHODS["forward-backward"]),
+    "low rank, whitened": (bures.LowRank(rank=2), METHODS["whitened"]),
+    "low rank, Bures-Wasserstein": (bures.LowRank(), METHODS["bures-wasserstein"]),
+    "low rank, Euclidean": (bures.LowRank(rank=1), METHODS["euclidean"]),
+}
+
+
+def regression() -> bures.Target:
+    return bures.models.logistic_regression(*regression_data(dim=6))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family_is_saved_and_resumed(tmp_path, name):
+    family, method = FAMILIES[name]
+    options = dict(key=jax.random.key(3), family=family, init=bures.Gaussian.standard(6), **method)
+    half = bures.fit(regression(), num_steps=7, **options)
+    half.save(tmp_path / "half.fit")
+    loaded = bures.load(tmp_path / "half.fit", target=regression())
+    assert_same(loaded, half)
+    assert loaded.approximation.grows == half.approximation.grows == (family == bures.LowRank())
+    assert str(loaded) == str(half)
+    assert_same(loaded.resume(6), bures.fit(regression(), num_steps=13, **options))
+
+
+def correlated(dim: int, rank: int) -> tuple[bures.Target, LowRankGaussian]:
+    """A Gaussian of a diagonal and some directions, without a d × d array."""
+    generator = np.random.default_rng(0)
+    basis = np.linalg.qr(generator.standard_normal((dim, rank)))[0]
+    truth = LowRankGaussian(
+        jnp.zeros(dim), jnp.asarray(np.exp(generator.normal(size=dim))), basis, np.linspace(5.0, 9.0, rank)
+    )
+    return bures.Target(truth.log_prob, dim), truth
+
+
+def test_a_fit_whose_columns_grow_is_saved_and_resumed(tmp_path):
+    """Members of the path have different shapes, and so may the best and the last."""
+    target, truth = correlated(60, 12)
+    start = LowRankGaussian(truth.mean, truth.scale, grows=False)
+    options = dict(key=jax.random.key(0), init=start, family=bures.LowRank())
+    fit = bures.fit(target, **options)
+    columns = [q.capacity for _, q in fit.path]
+    assert columns[0] < columns[-1]  # or the test is of nothing
+    fit.save(tmp_path / "a.fit")
+    loaded = bures.load(tmp_path / "a.fit", target=target)
+    assert_same(loaded, fit)
+    assert loaded.loop.is_on_host and loaded.approximation.grows
+    assert [q.capacity for _, q in loaded.path] == columns
+    assert_same(loaded.resume(4), fit.resume(4))
+
+
+def test_files_of_low_rank_hold_nothing_of_d_times_d(tmp_path):
+    dim = 600
+    target, truth = correlated(dim, 2)
+    method = dict(objective=bures.ELBO(), estimator=bures.Stein(M=20), geometry=bures.Whitened())
+    fit = bures.fit(target, key=jax.random.key(0), init=truth, num_steps=2, **method)
+    fit.save(tmp_path / "a.fit")
+    sizes = {name: array.size for name, array in arrays_of(tmp_path / "a.fit").items()}
+    assert max(sizes.values()) <= 16 * dim, sizes  # the points by which a target is known
+    assert sum(sizes.values()) < 100 * dim < dim**2
+    assert_same(bures.load(tmp_path / "a.fit", target=target), fit)
+
+
+def test_an_unknown_family_is_refused_by_name(saved):
+    arrays = arrays_of(saved)
+    description = json.loads(arrays["description"].tobytes())
+    description["family"]["name"] = "Mixture"
+    write(saved, 4, arrays, description)
+    with pytest.raises(ValueError, match=r"family 'Mixture', but this bures knows FullRank and LowRank.*family="):
+        bures.load(saved, target=bures.models.eggbox())
+
+
+class Round(bures.Gaussian):
+    """A family from outside."""
+
+    family: ClassVar[str] = "Round"
+
+    def transport(self, estimate, step_size, clip):
+        moved, clipped = super().transport(estimate, step_size, clip)
+        return Round.unchecked(moved.mean, moved.chol), clipped
+
+
+class Rounds(bures.FullRank):
+    def standard(self, dim, dtype=None):
+        return Round.standard(dim, dtype)
+
+
+def test_a_family_of_ones_own_is_passed_again(tmp_path):
+    target = bures.Target(lambda z: -jnp.sum(z**2) / 2, 2)
+    method = dict(objective=bures.ELBO(), estimator=bures.Price(M=2), geometry=bures.BuresWasserstein(0.1))
+    init = Round.standard(2)
+    fit = bures.fit(target, key=jax.random.key(0), init=init, family=Rounds(), num_steps=1, **method)
+    fit.save(tmp_path / "a.fit")
+    with pytest.raises(ValueError, match=r"family 'Round', but this bures knows"):
+        bures.load(tmp_path / "a.fit", target=target)
+    with pytest.raises(ValueError, match=r"family must be that of the saved fit, 'Round'"):
+        bures.load(tmp_path / "a.fit", target=target, family=bures.LowRank())
+    assert isinstance(bures.load(tmp_path / "a.fit", target=target, family=Rounds()).approximation, Round)
+
+
+# ---- What a file can hold -------------------------------------------------------------------------------------------
 
 NUMPY_NUMBERS = {
     "integer": lambda: dict(estimator=bures.Price(M=np.int64(8))),

@@ -58,6 +58,12 @@ class GeometryName(enum.StrEnum):
     euclidean = "euclidean"
 
 
+class FamilyName(enum.StrEnum):
+    full = "full"
+    mean_field = "mean-field"
+    low_rank = "low-rank"
+
+
 class Indices(enum.StrEnum):
     all = "all"
     last = "last"
@@ -96,6 +102,16 @@ def fit(
     draws: Annotated[Draws | None, typer.Option(help="Independent, mirrored or quasi-random draws.")] = None,
     geometry: Annotated[GeometryName | None, typer.Option(help="How a gradient becomes a step.")] = None,
     step_size: Annotated[float | None, typer.Option(help="Needed by every geometry but whitened.")] = None,
+    family: Annotated[
+        FamilyName | None,
+        typer.Option(
+            help="Gaussians with any covariance; with independent coordinates; or with a diagonal and a few "
+            "directions, which is for many dimensions. [default: full up to 400 dimensions, low-rank beyond]"
+        ),
+    ] = None,
+    rank: Annotated[
+        int | None, typer.Option(help="Directions of --family low-rank. [default: as many as pay, found by the fit]")
+    ] = None,
     init_mean: Annotated[str | None, typer.Option(help="Start here, e.g. 6,12. [default: Laplace]")] = None,
     init_variance: Annotated[float, typer.Option(help="Variance of the start, with --init-mean.")] = 1.0,
     num_steps: Annotated[int | None, typer.Option(help="Take exactly this many. [default: stop by itself]")] = None,
@@ -118,6 +134,8 @@ def fit(
 
     - `bures fit model.py:log_density --dim 3`: your own log density.
 
+    - `bures fit model.py:log_density --dim 1000 --family low-rank`: in many dimensions.
+
     - `bures fit model.stan --data data.json`: a Stan program; `bures fit file.py:model` a NumPyro or PyMC model.
     """
     import jax
@@ -127,13 +145,14 @@ def fit(
 
     model, name = _find_target(target, dim, data)
     _check_folder(out)
-    bound = _make_objective(objective, k, alpha)
+    bound, kind = _make_objective(objective, k, alpha), _make_family(family, rank)
     result = bures.fit(
         model,
         key=jax.random.key(seed),
         objective=bound,
-        estimator=_make_estimator(model, bound, estimator, _given(M=m, indices=indices, draws=draws)),
+        estimator=_make_estimator(model, bound, estimator, _given(M=m, indices=indices, draws=draws), kind),
         geometry=_make_geometry(geometry, step_size),
+        family=kind,
         init=_make_start(init_mean, init_variance),
         num_steps=num_steps,
         progress=progress,
@@ -336,7 +355,9 @@ def _make_objective(name: ObjectiveName | None, k: int | None, alpha: float | No
     return None if name is None else _construct(f"--objective {name}", kinds[name], options)
 
 
-def _make_estimator(target: Any, objective: Any, name: EstimatorName | None, options: dict[str, Any]) -> Any:
+def _make_estimator(
+    target: Any, objective: Any, name: EstimatorName | None, options: dict[str, Any], family: Any = None
+) -> Any:
     import bures
 
     kinds = {
@@ -346,14 +367,16 @@ def _make_estimator(target: Any, objective: Any, name: EstimatorName | None, opt
     }
     if name is not None:
         return _construct(f"--estimator {name}", kinds[name], options)
-    return _change_default(target, objective, options) if options else None
+    return _change_default(target, objective, options, family) if options else None
 
 
-def _change_default(target: Any, objective: Any, options: dict[str, Any]) -> Any:
+def _change_default(target: Any, objective: Any, options: dict[str, Any], family: Any) -> Any:
     """The estimator that bures would choose, with these options changed."""
     from bures.fitting import default_estimator, default_objective
+    from bures.fitting.defaults import default_family
 
-    default = default_estimator(target, objective or default_objective(target))
+    family = family or default_family(target)
+    default = default_estimator(target, objective or default_objective(target, family), family=family)
     options = {name: getattr(default, name) for name in inspect.signature(type(default)).parameters} | options
     several = options["indices"] == "all" and options["draws"] != "sobol"  # what can be blocked in several ways
     options["permutations"] = max(1, min(options["permutations"], options["M"])) if several else 1
@@ -386,6 +409,16 @@ def _make_geometry(name: GeometryName | None, step_size: float | None) -> Any:
         GeometryName.euclidean: bures.Euclidean,
     }
     return kinds[name](step_size)
+
+
+def _make_family(name: FamilyName | None, rank: int | None) -> Any:
+    import bures
+
+    if rank is not None and name is not FamilyName.low_rank:
+        raise ValueError("--rank is for --family low-rank. Leave it out, or choose that family.")
+    if name is FamilyName.low_rank:
+        return bures.LowRank(rank)
+    return {None: None, FamilyName.full: bures.FullRank(), FamilyName.mean_field: bures.MeanField()}[name]
 
 
 def _make_start(mean: str | None, variance: float) -> Any:
@@ -426,7 +459,7 @@ def _report(result: Any, name: str, seed: int, num_samples: int | None, out: Pat
     key = None if num_samples is None else jax.random.fold_in(jax.random.key(seed), 2**31 - 1)
     diagnostics = result.diagnostics if num_samples is None else result.diagnose(key, num_samples)
     console = Console(soft_wrap=True)
-    table = Table(title=f"{name}: {result.num_steps} steps", show_header=False)
+    table = Table(title=f"{name}: {result.approximation.label}, {result.num_steps} steps", show_header=False)
     for row in diagnostics.rows():
         table.add_row(*row)
     console.print(table)

@@ -19,6 +19,8 @@ from bures.target import Target
 _BLOCK_ELEMENTS = 2**18  # of the largest array of a block: a target of larger arrays is evaluated block by block
 _SMALLEST_BLOCK, _LARGE_BLOCK = 32, 128  # points; the second where a batch has many, so that few of them cost little
 _BATCH_ELEMENTS = 2**20  # of the array of points
+MANY = 100  # dimensions beyond which draws are dear: a step takes fewer of them
+FEW_POINTS, _LEAST_POINTS = 100, 8  # in one call, in many dimensions
 _DRAWS = 400  # at a step, in few dimensions: steps of few draws, averaged, cost no more than few of many
 
 
@@ -35,6 +37,18 @@ def _batch_size(dim: int) -> int:
 def present_dtype() -> np.dtype:
     """The floating type that JAX makes by default: float32, or float64 where x64 is enabled."""
     return np.dtype(jax.dtypes.canonicalize_dtype(np.float64))
+
+
+def evaluator_of(target: Target, full: bool, dtype: Any = None) -> "Evaluator":
+    """The evaluator of a fit by full Gaussians, or by others: one for all that is asked of a fit, compiled once.
+
+    In many dimensions, and where a step takes few draws, a call takes few points, because climbs by gradients ask for
+    single ones.
+    """
+    if full and target.dim <= MANY:
+        return Evaluator(target, dtype=dtype)
+    batch = max(_LEAST_POINTS, min(FEW_POINTS, _BATCH_ELEMENTS // target.dim))
+    return Evaluator(target, batch, dtype, few=target.dim > MANY)
 
 
 class Evaluator:

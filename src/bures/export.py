@@ -1,7 +1,7 @@
 """From a fit to ArviZ and to MCMC: draws in the target's own variables, and a start for chains."""
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Key
 
 from bures.check import check_key, check_positive_integer
 from bures.diagnostics import WeightedDraws
+from bures.family import AbstractApproximation, LowRankGaussian
 
 if TYPE_CHECKING:
     from xarray import DataTree
@@ -70,13 +71,33 @@ def _one_chain(variables: dict[str, Array]) -> dict[str, np.ndarray]:
     return {name: np.asarray(value)[None] for name, value in variables.items()}
 
 
+_DENSE_MASS = 1000  # dimensions up to which a low-rank covariance is given as a matrix
+
+
+class LowRankMassMatrix(NamedTuple):
+    """The inverse mass matrix D (I + V (Λ − I) Vᵀ) D in factors: D = diag(scale), V = basis, Λ = diag(variances).
+
+    BlackJAX's samplers take it in this order: `blackjax.mcmc.metrics.LowRankInverseMassMatrix(*start.low_rank)`.
+    """
+
+    scale: Float[Array, " dim"]
+    basis: Float[Array, "dim r"]
+    variances: Float[Array, " r"]
+
+
 class NutsStart(eqx.Module):
-    """Initial points and a mass matrix for NUTS or HMC, with one row for each chain."""
+    """Initial points and a mass matrix for NUTS or HMC, with one row for each chain.
+
+    `inverse_mass_matrix` is what samplers take by that name: the covariance of the approximation, a matrix. For mean
+    field it is its diagonal, a vector, and so it is for low rank beyond 1000 dimensions, where `low_rank` has all of
+    it. NumPyro takes it with `dense_mass=start.inverse_mass_matrix.ndim == 2`.
+    """
 
     positions: Float[Array, "chains dim"]
-    inverse_mass_matrix: Float[Array, "dim dim"]  # the covariance of the approximation
+    inverse_mass_matrix: Float[Array, "dim dim"] | Float[Array, " dim"]
     unconstrained: dict[str, Array]  # the same points by variable, on the unconstrained scale
     constrained: dict[str, Array]  # and on the variables' own scale, with deterministic quantities
+    low_rank: LowRankMassMatrix | None = None  # the same matrix in factors, where the approximation has them
 
     def chain(self, i: int) -> dict[str, np.ndarray]:
         """The unconstrained variables of chain `i`."""
@@ -84,13 +105,25 @@ class NutsStart(eqx.Module):
 
 
 def nuts_start(fit: "Fit", key: Key[Array, ""], num_chains: int) -> NutsStart:
-    """Importance-resampled points, all different as far as the weights allow, and the covariance."""
+    """Importance-resampled points, all different as far as the weights allow, and the covariance for samplers."""
     check_key(key)
     check_positive_integer("num_chains", num_chains, "It is the number of chains, e.g. 4.")
-    z = fit.resample(key, num_chains)
-    return NutsStart(
-        z, fit.approximation.covariance, _by_variable(fit.target.names, z), jax.vmap(fit.target.constrain)(z)
-    )
+    q, z = fit.approximation, fit.resample(key, num_chains)
+    variables, constrained = _by_variable(fit.target.names, z), jax.vmap(fit.target.constrain)(z)
+    return NutsStart(z, _inverse_mass_matrix(q), variables, constrained, _in_factors(q))
+
+
+def _inverse_mass_matrix(q: Any) -> Array:
+    """The covariance; a vector where it is diagonal, or too large and given in factors."""
+    diagonal = isinstance(q, LowRankGaussian) and (q.rank == 0 or q.dim > _DENSE_MASS)
+    return q.standard_deviations**2 if diagonal else q.covariance
+
+
+def _in_factors(q: AbstractApproximation) -> LowRankMassMatrix | None:
+    if not isinstance(q, LowRankGaussian):
+        return None
+    used = np.flatnonzero(np.asarray(q.variances) != 1)
+    return LowRankMassMatrix(jnp.asarray(q.scale), jnp.asarray(q.basis)[:, used], jnp.asarray(q.variances)[used])
 
 
 def _by_variable(names: tuple[str, ...], z: Float[Array, "n dim"]) -> dict[str, Any]:

@@ -109,7 +109,8 @@ def cholesky_of_square(root: Float[AnyArray, "dim n"]) -> Float[AnyArray, "dim d
 @_or_on_host(lambda matrix: tuple(np.linalg.qr(matrix)))
 def qr(matrix: Float[AnyArray, "dim n"]) -> tuple[Float[AnyArray, "dim n"], Float[AnyArray, "n n"]]:
     """Orthonormal columns that span those of a tall matrix, and the triangle that gives them back."""
-    return tuple(jnp.linalg.qr(matrix))
+    basis, triangle = jnp.linalg.qr(matrix)
+    return basis, triangle
 
 
 def inverse_lower(chol: Float[AnyArray, "dim dim"]) -> Float[AnyArray, "dim dim"]:

@@ -303,13 +303,18 @@ def advance(
     return jax.lax.while_loop(unfinished, body, (loop, trace))
 
 
+def _matrix_dim(q: AbstractApproximation) -> int:
+    """The dimension of its square matrices; 0 if it has none."""
+    return q.dim if isinstance(q, Gaussian) else 0
+
+
 def advance_on_host(
     key: Key[Array, ""], loop: LoopState, evaluator: Any, methods: Methods, count: int, tolerance: float
 ) -> tuple[LoopState, Trace]:
     """The same in NumPy: nothing is compiled but the target. Step t draws from the key's generator of number t."""
     entries, seed = [], host_seed(key)
     # What is not finite is seen by the step.
-    with np.errstate(all="ignore"), one_blas_thread(loop.state.approximation.dim):
+    with np.errstate(all="ignore"), one_blas_thread(_matrix_dim(loop.state.approximation)):
         while len(entries) < count and not loop.failed and not loop.settled:
             loop, info = _advance_once(
                 generator(seed, int(loop.count)), loop, evaluator, methods.at(int(loop.count)), tolerance

@@ -23,7 +23,7 @@ from scipy import ndimage, stats
 from bures import diagnostics
 from bures.check import check_positive_integer, fail
 from bures.engine import Evaluator
-from bures.family.gaussian import Gaussian
+from bures.family import AbstractApproximation, Gaussian
 from bures.fitting import Fit
 from bures.objective import AbstractObjective
 from bures.reference import Chains
@@ -70,7 +70,7 @@ def _styled[**P, R](draw: Callable[P, R]) -> Callable[P, R]:
 
 
 def _last_label(fit: Fit) -> str:
-    """What the fitted Gaussian is: the last one, or the one the fit fell back to."""
+    """What the fitted approximation is: the last one, or the one the fit fell back to."""
     is_last = bool(np.all(np.asarray(fit.approximation.mean) == np.asarray(fit.state.approximation.mean)))
     return f"{fit.num_steps} (final)" if is_last else "the best, returned"
 
@@ -90,7 +90,7 @@ def evolution(fit: Fit, ax: Axes | None = None, samples: Any = None) -> Axes:
 @_styled
 def path(
     target: Target,
-    gaussians: Sequence[tuple[str, Gaussian]],
+    gaussians: Sequence[tuple[str, AbstractApproximation]],
     ax: Axes | None = None,
     samples: Any = None,
     box: tuple[Interval, Interval] | None = None,
@@ -212,7 +212,7 @@ def summary(fit: Fit, key: Key[Array, ""] | None = None) -> Figure:
 
 @_styled
 def marginals(
-    approximations: Fit | Gaussian | Mapping[str, Fit | Gaussian],
+    approximations: Fit | AbstractApproximation | Mapping[str, Fit | AbstractApproximation],
     reference: Any = None,
     names: Sequence[str] | None = None,
     reference_name: str = "reference",
@@ -221,10 +221,11 @@ def marginals(
 ) -> list[Axes]:
     """The density of each coordinate under one approximation, or several by name, over that of a reference.
 
-    `reference` is an array of draws (n, dim), `Chains`, or a `Gaussian`.
+    `reference` is an array of draws (n, dim), `Chains`, or a `Gaussian` of any family.
     """
-    curves, draws, names = _compared(approximations, reference, names)
-    count = min(check_positive_integer("max_coordinates", max_coordinates, "For example 16."), len(names))
+    check_positive_integer("max_coordinates", max_coordinates, "For example 16.")
+    curves, draws, names = _compared(approximations, reference, names, max_coordinates)
+    count = len(names)
     axes = _check_axes(axes, count) or _new_grid(count, (2.3, 1.7))
     for i, ax in enumerate(axes):
         _draw_marginal(ax, i, curves, draws, reference_name)
@@ -235,7 +236,7 @@ def marginals(
 
 @_styled
 def pairs(
-    approximations: Fit | Gaussian | Mapping[str, Fit | Gaussian],
+    approximations: Fit | AbstractApproximation | Mapping[str, Fit | AbstractApproximation],
     reference: Any = None,
     names: Sequence[str] | None = None,
     reference_name: str = "reference",
@@ -244,8 +245,9 @@ def pairs(
 ) -> np.ndarray:
     """Every pair of coordinates: ellipses of 1 and 2 standard deviations of each approximation, over the contours of
     a reference's draws; marginals on the diagonal. Returns the square array of axes, `None` above the diagonal."""
-    curves, draws, names = _compared(approximations, reference, names)
-    count = min(check_positive_integer("max_coordinates", max_coordinates, "For example 10."), len(names))
+    check_positive_integer("max_coordinates", max_coordinates, "For example 10.")
+    curves, draws, names = _compared(approximations, reference, names, max_coordinates)
+    count = len(names)
     side = max(1.1 * count, 4)
     figure = figure or Figure(figsize=(side, side), layout="constrained")
     grid: Any = figure.subplots(count, count, sharex="col", squeeze=False)
@@ -322,10 +324,11 @@ def _fill_contours(ax: Axes, x: np.ndarray, y: np.ndarray, density: np.ndarray) 
 
 
 def _draw_ellipses(
-    ax: Axes, q: Gaussian, i: int = 0, j: int = 1, *, width: float, label: str | None = None, **style: Any
+    ax: Axes, q: Any, i: int = 0, j: int = 1, *, width: float, label: str | None = None, **style: Any
 ) -> None:
     """Where coordinates i and j are 1 and 2 standard deviations from their mean."""
-    mean, root = np.asarray(q.mean)[[i, j]], np.linalg.cholesky(np.asarray(q.covariance)[np.ix_([i, j], [i, j])])
+    pair = q.marginal([i, j])
+    mean, root = np.asarray(pair.mean), np.asarray(pair.chol)
     for radius in (1, 2):
         points = mean + radius * _CIRCLE @ root.T
         ax.plot(*points.T, label=label if radius == 1 else None, linewidth=width / radius, **style)
@@ -387,26 +390,33 @@ def _share_legend(axes: Sequence[Axes], figure: Any = None) -> None:
 
 
 def _compared(
-    approximations: Any, reference: Any, names: Sequence[str] | None
+    approximations: Any, reference: Any, names: Sequence[str] | None, most: int
 ) -> tuple[dict[str, Gaussian], np.ndarray | None, tuple[str, ...]]:
-    """Named Gaussians, the draws they are held against, and names of the coordinates."""
+    """Named Gaussians of the coordinates to show, the draws they are held against, and names of the coordinates."""
     named = approximations if isinstance(approximations, Mapping) else {"approximation": approximations}
     if not named:
         raise fail("approximations", "a fit, a Gaussian or several by name", named, 'For example {"BW": fit}.')
     curves = {name: q.approximation if isinstance(q, Fit) else q for name, q in named.items()}
-    if isinstance(reference, Gaussian):
-        reference = reference.sample(jax.random.key(0), 100_000)  # drawn like any other, so that it looks like them
     dim = next(iter(curves.values())).dim
-    draws = None if reference is None else _draws(reference)
-    if any(q.dim != dim for q in curves.values()) or (draws is not None and draws.shape[1] != dim):
-        sizes = [*(q.dim for q in curves.values()), *([] if draws is None else [draws.shape[1]])]
+    shown = np.arange(min(most, dim))
+    sizes = [q.dim for q in curves.values()]
+    if isinstance(reference, AbstractApproximation):
+        sizes.append(reference.dim)
+        kept = shown[shown < reference.dim]
+        # Drawn like any other reference, so that it looks like them.
+        draws = np.asarray(reference.marginal(kept).sample(jax.random.key(0), 100_000))
+    else:
+        draws = None if reference is None else _draws(reference)
+        sizes += [] if draws is None else [draws.shape[1]]
+    if any(size != dim for size in sizes):
         raise fail("approximations and reference", "of one dimension", sizes, "Compare posteriors of one target.")
     known = [x.target.names for x in named.values() if isinstance(x, Fit)]
     known += [reference.names] if isinstance(reference, Chains) else []
     names = tuple(names or next(iter(known), [f"z[{i}]" for i in range(dim)]))
     if len(names) != dim:
         raise fail("names", f"{dim} strings", names, "Give one name per coordinate.")
-    return curves, draws, names
+    marginals = {name: q.marginal(shown) for name, q in curves.items()}
+    return marginals, None if draws is None else draws[:, shown], names[: shown.size]
 
 
 def _draws(reference: Any) -> np.ndarray:
@@ -445,7 +455,7 @@ def _describe(objective: AbstractObjective) -> str:
 # ---- Where to look --------------------------------------------------------------------------------------------------
 
 
-def _plane_views(target: Target, path: Sequence[Gaussian]) -> list[Interval]:
+def _plane_views(target: Target, path: Sequence[AbstractApproximation]) -> list[Interval]:
     """The view of each coordinate: the target and the last Gaussian, and as much of the path as leaves room for them.
 
     Square, for one scale on both axes, unless the coordinates are of different orders of magnitude.
@@ -474,7 +484,7 @@ def _view(i: int, curves: Sequence[Gaussian], draws: np.ndarray | None) -> Inter
     return _widen((low, high), intervals, reach=0.5)
 
 
-def _interval(q: Gaussian, i: int, radius: float) -> Interval:
+def _interval(q: Any, i: int, radius: float) -> Interval:
     mean, deviation = float(q.mean[i]), float(q.standard_deviations[i])
     return mean - radius * deviation, mean + radius * deviation
 

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from bures import linalg
 from bures.check import check_floating, check_key, check_positive_integer, check_real, fail
-from bures.family.gaussian import Gaussian
+from bures.family import AbstractApproximation, Gaussian, MeanField
 from bures.target import Target
 
 _TABLE_ROWS = 20
@@ -143,7 +143,7 @@ def random_walk_metropolis(
 
     - `proposal_covariance`: (dim, dim); near 2.4² / dim times the posterior covariance mixes well.
     - `initial`: where the chains start. A point starts the first chain there and each other one a proposal away; a
-        `Gaussian` has the starts drawn from it; an array (num_chains, dim) gives them one by one.
+        `Gaussian` of any family has the starts drawn from it; an array (num_chains, dim) gives them one by one.
     - `num_samples`: draws kept per chain, each `thinning` iterations after the last, after `num_warmup` dropped ones.
 
     >>> target = Target(lambda z: -jnp.sum(z**2) / 2, dim=1)
@@ -210,9 +210,9 @@ def nuts(
 
     **Arguments:**
 
-    - `initial`: a `Gaussian` (a fit's approximation, `bures.laplace(target)`; default N(0, I)) has the starts drawn
-        from it, and its covariance is the first inverse mass matrix; a point starts the first chain there and the
-        others a standard normal step away; an array (num_chains, dim) gives the starts one by one.
+    - `initial`: a Gaussian of any family (a fit's approximation, `bures.laplace(target)`; default N(0, I)) has the
+        starts drawn from it, and its covariance is the first inverse mass matrix; a point starts the first chain there
+        and the others a standard normal step away; an array (num_chains, dim) gives the starts one by one.
     - `target_acceptance`: nearer 1 takes smaller steps: the remedy for divergences.
 
     >>> target = Target(lambda z: -jnp.sum((z - 3) ** 2) / 2, dim=2)
@@ -222,10 +222,11 @@ def nuts(
     """
     _check_target_and_counts(key, target, num_chains, num_samples, num_warmup)
     rate = check_real("target_acceptance", target_acceptance, 0, 0.999, "For example 0.8.", open_low=True)
-    initial = Gaussian.standard(target.dim) if initial is None else initial
+    initial = MeanField().standard(target.dim) if initial is None else initial
     key_start, key_chains = jax.random.split(key)
-    starts = _starts(key_start, target, initial, jnp.eye(target.dim), num_chains)
-    frame = initial if isinstance(initial, Gaussian) else Gaussian.standard(target.dim, starts.dtype)
+    starts = _starts(key_start, target, initial, None, num_chains)
+    known = isinstance(initial, AbstractApproximation)
+    frame = initial if known else MeanField().standard(target.dim, starts.dtype)
     # BlackJAX adapts in JAX's default dtype and cannot mix it with another.
     frame, whitened = jax.tree.map(lambda x: x.astype(jnp.zeros(()).dtype), (frame, frame.whiten(starts)))
     keys = jax.random.split(key_chains, num_chains)
@@ -238,7 +239,7 @@ def nuts(
 def _nuts(
     keys: Key[Array, " chain"],
     target: Target,
-    frame: Gaussian,
+    frame: AbstractApproximation,
     starts: Float[Array, "chain dim"],
     num_samples: int,
     num_warmup: int,
@@ -305,10 +306,13 @@ def _check_proposal(covariance: Any, dim: int) -> Float[Array, "dim dim"]:
 
 
 def _starts(
-    key: Key[Array, ""], target: Target, initial: Any, spread: Float[Array, "dim dim"], num_chains: int
+    key: Key[Array, ""], target: Target, initial: Any, spread: Float[Array, "dim dim"] | None, num_chains: int
 ) -> Float[Array, "{num_chains} {target.dim}"]:
-    """Where the chains start, all of finite density. `spread` is the Cholesky factor of the steps from a point."""
-    if isinstance(initial, Gaussian):
+    """Where the chains start, all of finite density.
+
+    `spread` is the Cholesky factor of the steps from a point, None for standard normal ones.
+    """
+    if isinstance(initial, AbstractApproximation):
         _check_shape(initial.mean, (target.dim,))
         starts = initial.sample(key, num_chains)
     elif np.ndim(initial) == 2:
@@ -316,7 +320,7 @@ def _starts(
     else:
         point = _check_shape(check_floating("initial", initial, ndim=1), (target.dim,))
         noise = jax.random.normal(key, (num_chains, target.dim), point.dtype).at[0].set(0)
-        starts = point + noise @ spread.T.astype(point.dtype)
+        starts = point + (noise if spread is None else noise @ spread.T.astype(point.dtype))
     values = np.asarray(target.value(starts))
     if not np.all(np.isfinite(values)):
         chain = int(np.argmin(np.isfinite(values)))

@@ -294,20 +294,21 @@ class Ascent(NamedTuple):
     changes: np.ndarray  # (m, dim): of −∇log p
 
     def covariance_times(self, right: np.ndarray) -> np.ndarray:
-        """The inverse of the approximate curvature (L-BFGS), times a vector or each row of a matrix."""
-        result = np.array(right, np.float64)
-        inner = np.sum(self.steps * self.changes, axis=1)
-        kept = []
-        for step, change, product in zip(self.steps[::-1], self.changes[::-1], inner[::-1], strict=True):
-            share = result @ step / product
-            result = result - share[..., None] * change
-            kept.append(share)
-        if len(inner):
-            result = result * (inner[-1] / (self.changes[-1] @ self.changes[-1]))
-        for step, change, product in zip(self.steps, self.changes, inner, strict=True):
-            share = kept.pop() - result @ change / product
-            result = result + share[..., None] * step
-        return result
+        """The inverse of the approximate curvature (L-BFGS), times a vector or each row of a matrix.
+
+        In the compact form of Byrd, Nocedal and Schnabel (1994): a few products with all steps at once.
+        """
+        right = np.asarray(right, np.float64)
+        if not len(self.steps):
+            return np.array(right)
+        inner = self.steps @ self.changes.T
+        upper, curvature = np.triu(inner), np.diagonal(inner)
+        scale = curvature[-1] / (self.changes[-1] @ self.changes[-1])
+        along, across = right @ self.steps.T, scale * (right @ self.changes.T)
+        turned = np.linalg.solve(upper, along.T)
+        middle = np.diag(curvature) + scale * (self.changes @ self.changes.T)
+        of_steps = np.linalg.solve(upper.T, middle @ turned - across.T).T
+        return scale * right + of_steps @ self.steps - scale * (turned.T @ self.changes)
 
     def gain(self) -> float:
         """Nats that another step promises."""
@@ -328,11 +329,14 @@ def ascend(evaluate: Evaluate, point: np.ndarray, *, evaluations: int) -> Ascent
         empty = np.zeros((0, point.size))
         at = Ascent(np.array(point, np.float64), float(values[0]), scores[0], empty, empty)
         spent = 1
-        while spent < evaluations and (not len(at.steps) or at.gain() > _ARRIVED):
+        while spent < evaluations:
             direction = at.covariance_times(at.score)
-            if not len(at.steps):
-                direction /= max(1.0, float(np.linalg.norm(at.score)))
             slope = float(at.score @ direction)
+            if len(at.steps) and not slope / 2 > _ARRIVED:
+                break
+            if not len(at.steps):
+                size = max(1.0, float(np.linalg.norm(at.score)))
+                direction, slope = direction / size, slope / size
             for lengths in (_LENGTHS[:1], _LENGTHS[4:]):
                 values, scores = look(at.point + lengths[:, None] * direction)
                 spent += len(lengths)

@@ -236,7 +236,7 @@ def choose(standard: Gaussian, views: list[tuple[View, Gaussian, int]], modes: l
     return max(candidates, key=lambda pair: pair[0] if np.isfinite(pair[0]) else -math.inf)[1]
 
 
-def first_point(rng: np.random.Generator, target: Target, evaluator: Budget) -> np.ndarray:
+def first_point(rng: np.random.Generator, target: Target, evaluator: Budget | Evaluator) -> np.ndarray:
     """The first of the target's initial points, or else of some random ones, that has a finite density."""
     points = np.asarray(target.start(), np.float64)[None]
     offered = getattr(target.log_density, "initial_candidates", None)

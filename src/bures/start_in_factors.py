@@ -38,6 +38,7 @@ _MOST_COLUMNS = 48
 _WORTH = 0.01  # nats, of a direction that is taken along
 _LEAST_PRECISION = 1e-6
 _WIDEST = (np.inf, 16.0, 4.0, 1.0)  # variances along directions that are tried: curvature may not reach that far
+_EVEN = 10.0  # variance of log weights of a start that needs no other
 _CHECKED_DIM = 700  # up to which a density that cannot be normalised is looked for
 
 
@@ -63,9 +64,12 @@ def find_start_in_factors(
 ) -> Start:
     """The best of some diagonal Gaussians on the way from the target's initial point up.
 
-    What a search for modes has found takes part, and is returned if it is ahead as it is.
+    What a search for modes has found takes part, and is returned if it is ahead as it is; at once if its log weights
+    are even already.
     """
-    with np.errstate(all="ignore"), one_blas_thread(target.dim):
+    if searched is not None and searched.variance < _EVEN:
+        return searched
+    with np.errstate(all="ignore"), one_blas_thread():
         point = first_point(rng, target, evaluator)
         ways, top = _climb(evaluator.value_and_score, point)
         places = [_Place(_begin(rng, evaluator, way)) for way in ways]
@@ -77,10 +81,11 @@ def find_start_in_factors(
         likely = sorted(enumerate(places), key=lambda pair: pair[1].promise)[-2:]
         likely = [(i, _follow(rng, evaluator, place, _MORE_STEPS)) for i, place in likely]
         i, best = max(likely, key=lambda pair: pair[1].promise)
-        is_searched = searched is not None and i == len(places) - 1
-        if is_searched and _bound(rng, evaluator, searched.approximation) > np.mean(best.bounds[-2:]):
-            return searched
+        won = searched if i == len(places) - 1 else None
+        if won is not None and _bound(rng, evaluator, won.approximation) > np.mean(best.bounds[-2:]):
+            return won
         q = best.state.approximation
+        assert isinstance(q, LowRankGaussian)
         basis, variances = _directions(rng, evaluator, q)
         members = [q.replaced(basis=basis, variances=np.minimum(variances, widest)) for widest in _WIDEST]
         found = Start(max(members, key=lambda member: _bound(rng, evaluator, member)))

@@ -2,10 +2,12 @@
 
 A file is a line that names the format and its version, a line with the SHA-256 of the rest, and a NumPy archive of
 arrays with a JSON description. Writing goes through a temporary file in the same folder, then one rename.
+Approximations are kept by the names of their own parts, so that a family without d × d arrays has none in its files.
 
 The log density itself is not saved, only its values at a few points, by which `load` recognises it.
 """
 
+import dataclasses
 import hashlib
 import inspect
 import io
@@ -24,8 +26,8 @@ from jaxtyping import Array, Float
 
 import bures
 from bures.arrays import to_host
-from bures.check import as_array, fail
-from bures.family.gaussian import Gaussian
+from bures.check import as_array, check_part, fail
+from bures.family import AbstractApproximation, AbstractFamily, Gaussian, LowRankGaussian
 from bures.fitting.judgement import restore
 from bures.fitting.result import Fit, Record
 from bures.geometry import Euclidean
@@ -35,9 +37,11 @@ from bures.target import Target, as_target
 from bures.target.blocks import equations
 
 _FORMAT = "bures-fit"
-_VERSION = 3
-_READABLE = ("2", "3")  # version 2 has the log density at the mean only
+_VERSION = 4
+# Version 2 has the log density at the mean only; both 2 and 3 know full Gaussians alone.
+_READABLE = ("2", "3", "4")
 _PARTS = ("objective", "estimator", "geometry")
+_KINDS: dict[str, type[AbstractApproximation]] = {kind.family: kind for kind in (Gaussian, LowRankGaussian)}
 
 
 _NUM_PROBES = 16
@@ -63,6 +67,7 @@ def _description(fit: Fit) -> dict[str, Any]:
         "outcome": fit.outcome.name,
         "key_implementation": str(jax.random.key_impl(fit.key)),
         "method": {part: _describe_part(getattr(fit.method, part)) for part in _PARTS},
+        "family": {"name": fit.approximation.family, **_static(fit.approximation)},
         "on_host": fit.loop.is_on_host,
         "start_evaluations": fit.record.start_evaluations,
         "grows": fit.record.grows,
@@ -75,24 +80,37 @@ def _description(fit: Fit) -> dict[str, Any]:
 
 
 def _arrays(fit: Fit) -> dict[str, Any]:
-    q = fit.approximation
-    probes = _probes(q)
+    probes = _probes(fit.approximation)
     return {
         "key": jax.random.key_data(fit.key),
-        "mean": q.mean,
-        "chol": q.chol,
         "probes": probes,
         "log_densities": _log_densities(fit.target, probes),
+        **_parts("approximation", fit.approximation),
         "path_steps": np.array([step for step, _ in fit.path]),
-        "path_means": np.stack([np.asarray(point.mean) for _, point in fit.path]),
-        "path_chols": np.stack([np.asarray(point.chol) for _, point in fit.path]),
+        **{name: part for i, (_, q) in enumerate(fit.path) for name, part in _parts(f"path_{i}", q).items()},
         **{f"trace_{name}": fit.trace[name] for name in fit.trace.names},
         "log_p": fit.judgement.log_p,
         "log_q": fit.judgement.log_q,
-        **_numbered("carry", fit.loop),
+        **_parts("state", fit.loop.state.approximation),
+        **_parts("best", fit.loop.best),
+        **_numbered("carry", _without_approximations(fit.loop)),
         **_numbered("modes", fit.judgement.modes),
         **_numbered("views", fit.judgement.views),
     }
+
+
+def _parts(name: str, q: AbstractApproximation) -> dict[str, Any]:
+    """The arrays of an approximation, whose shapes may change from step to step."""
+    return {f"{name}.{part}": array for part, array in q.parts().items()}
+
+
+def _static(q: AbstractApproximation) -> dict[str, Any]:
+    """What an approximation has besides its arrays."""
+    return {field.name: getattr(q, field.name) for field in dataclasses.fields(q) if field.name not in q.parts()}
+
+
+def _without_approximations(loop: LoopState) -> Any:
+    return loop._replace(state=loop.state._replace(approximation=None), best=None)
 
 
 def _numbered(name: str, tree: Any) -> dict[str, Any]:
@@ -137,57 +155,94 @@ def _cannot_write(path: Path, error: OSError) -> OSError:
     return OSError(f"path must be a file that can be written, but {str(path)!r} cannot: {reason}. Choose another.")
 
 
-def load(path: Any, *, target: Any, dim: int | None = None, **parts: Any) -> Fit:
+def load(path: Any, *, target: Any, dim: int | None = None, family: AbstractFamily | None = None, **parts: Any) -> Fit:
     """Read a fit back, for the target it was fitted to.
 
     Another target is refused: its log density must be the saved one at the mean and at points around it. A constant
     added to the log density makes another target, too, because bounds and evidence change with it.
 
-    An optimiser of your own in `Euclidean`, or an objective, estimator or geometry defined outside bures, is not in
-    the file: pass it again as `objective=`, `estimator=` or `geometry=`.
+    An optimiser of your own in `Euclidean`, or an objective, estimator, geometry or family defined outside bures, is
+    not in the file: pass it again as `objective=`, `estimator=`, `geometry=` or `family=`.
     """
     target = as_target(target, dim)
     if unknown := set(parts) - set(_PARTS):
-        raise fail("load's options", f"among {_PARTS}", sorted(unknown), "Check the spelling.")
+        raise fail("load's options", f"among {(*_PARTS, 'family')}", sorted(unknown), "Check the spelling.")
     description, arrays = _read(Path(path))
     if description["dim"] != target.dim:
         raise fail("target", f"the one the fit was made for, on R^{description['dim']}", target.dim, "Pass that one.")
-    if arrays["mean"].dtype == np.float64 and not jax.config.jax_enable_x64:
+    if arrays["approximation.mean"].dtype == np.float64 and not jax.config.jax_enable_x64:
         raise ValueError(
             f"{str(path)!r} holds a float64 fit, but JAX runs in float32. "
             "Call jax.config.update('jax_enable_x64', True) first."
         )
     method = Method(**{part: _rebuild_part(part, description["method"][part], parts.get(part)) for part in _PARTS})
-    q = Gaussian(arrays["mean"], arrays["chol"])
     if "probes" in arrays:
         _check_same_density(target, arrays["probes"], arrays["log_densities"])
     else:
-        _check_same_density(target, arrays["mean"][None], np.array([description["log_density_at_mean"]]))
-    on_host = description.get("on_host", False)
-    begun = to_host(q) if on_host else q
-    template = LoopState.start(State(begun, method.geometry.init(begun)))
-    leaves, structure = jax.tree.flatten(template)
-    saved = [arrays.get(f"carry_{i}") for i in range(len(leaves))]
-    if f"carry_{len(leaves)}" in arrays or any(
-        new is None or new.shape != old.shape or new.dtype != old.dtype for new, old in zip(saved, leaves, strict=True)
-    ):
-        raise fail("geometry", "the one of the saved fit", method.geometry, "Pass the same optimiser as then.")
-    steps = zip(arrays["path_steps"], arrays["path_means"], arrays["path_chols"], strict=True)
-    put = np.asarray if on_host else as_array
+        mean = arrays["approximation.mean"]
+        _check_same_density(target, mean[None], np.array([description["log_density_at_mean"]]))
+    kind = _kind(path, description["family"]["name"], family, target.dim)
+
+    def approximation(name: str, put: Any = as_array) -> AbstractApproximation:
+        return _rebuild_approximation(kind, name, description["family"], arrays, put)
+
+    put = np.asarray if description.get("on_host", False) else as_array
     fit = Fit(
-        approximation=q,
+        approximation=approximation("approximation"),
         trace=Trace(**{name[6:]: array for name, array in arrays.items() if name.startswith("trace_")}),
-        path=tuple((int(step), Gaussian(mean, chol)) for step, mean, chol in steps),
+        path=tuple((int(step), approximation(f"path_{i}")) for i, step in enumerate(arrays["path_steps"])),
         target=target,
         method=method,
         key=jax.random.wrap_key_data(as_array(arrays["key"]), impl=description["key_implementation"]),
-        loop=jax.tree.unflatten(structure, [put(leaf) for leaf in saved]),
+        loop=_rebuild_loop(method, approximation("state", put), approximation("best", put), arrays, put),
         outcome_code=bures.Outcome[description["outcome"]].value,
         record=Record(start_evaluations=description.get("start_evaluations", 0), grows=description.get("grows", False)),
     )
     if "log_p" in arrays:
         _restore_judgement(fit, description, arrays)
     return fit
+
+
+def _kind(path: Any, name: str, family: Any, dim: int) -> type[AbstractApproximation]:
+    """The class of the saved approximation."""
+    if family is None:
+        if name not in _KINDS:
+            raise ValueError(
+                f"{str(path)!r} holds a fit of the family {name!r}, but this bures knows {' and '.join(_KINDS)}. "
+                "Pass a family of your own as family=, or load it with the bures it was saved with."
+            )
+        return _KINDS[name]
+    check_part("family", family, AbstractFamily, "bures.LowRank()")
+    kind = type(family.standard(min(dim, 2)))
+    if kind.family != name:
+        raise fail("family", f"that of the saved fit, {name!r}", family, "Leave it out for a family of bures.")
+    return kind
+
+
+def _rebuild_approximation(
+    kind: type[AbstractApproximation], name: str, static: dict[str, Any], arrays: dict[str, np.ndarray], put: Any
+) -> AbstractApproximation:
+    """A member of a family from its arrays, as they were; files are checked by their digest."""
+    q = object.__new__(kind)
+    for field in dataclasses.fields(kind):
+        saved = arrays.get(f"{name}.{field.name}")
+        object.__setattr__(q, field.name, static[field.name] if saved is None else put(saved))
+    return q
+
+
+def _rebuild_loop(
+    method: Method, q: AbstractApproximation, best: AbstractApproximation, arrays: dict[str, np.ndarray], put: Any
+) -> LoopState:
+    """The state of the loop; its arrays must be those that the geometry makes."""
+    template = LoopState.start(State(q, method.geometry.init(q)))
+    leaves, structure = jax.tree.flatten(_without_approximations(template))
+    saved = [arrays.get(f"carry_{i}") for i in range(len(leaves))]
+    if f"carry_{len(leaves)}" in arrays or any(
+        new is None or new.shape != old.shape or new.dtype != old.dtype for new, old in zip(saved, leaves, strict=True)
+    ):
+        raise fail("geometry", "the one of the saved fit", method.geometry, "Pass the same optimiser as then.")
+    loop = jax.tree.unflatten(structure, [put(leaf) for leaf in saved])
+    return loop._replace(state=loop.state._replace(approximation=q), best=best)
 
 
 def _restore_judgement(fit: Fit, description: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
@@ -235,21 +290,41 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     try:
         with np.load(io.BytesIO(payload), allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
-        return json.loads(arrays.pop("description").tobytes()), arrays
+        description = json.loads(arrays.pop("description").tobytes())
+        return (description, arrays) if version == b"4" else _from_version_3(description, arrays)
     except (ValueError, KeyError, zipfile.BadZipFile) as error:
         raise ValueError(f"{str(path)!r} cannot be read as a saved fit: {error}.") from error
+
+
+def _from_version_3(
+    description: dict[str, Any], arrays: dict[str, np.ndarray]
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The same with the names of version 4. Before, all fits were of full Gaussians, and the loop was saved whole."""
+    moved = {name: array for name, array in arrays.items() if not name.startswith(("carry_", "path_"))}
+    means, chols = arrays["path_means"], arrays["path_chols"]
+    pairs = {f"path_{i}": pair for i, pair in enumerate(zip(means, chols, strict=True))}
+    pairs["approximation"] = moved.pop("mean"), moved.pop("chol")
+    # The leaves of the loop: mean, chol, the geometry's state, the best mean and chol, and five numbers.
+    leaves = [arrays[f"carry_{i}"] for i in range(sum(name.startswith("carry_") for name in arrays))]
+    pairs["state"], pairs["best"] = (leaves[0], leaves[1]), (leaves[-7], leaves[-6])
+    moved |= {f"carry_{i}": leaf for i, leaf in enumerate([*leaves[2:-7], *leaves[-5:]])}
+    moved |= {
+        f"{name}.{part}": x for name, pair in pairs.items() for part, x in zip(("mean", "chol"), pair, strict=True)
+    }
+    moved["path_steps"] = arrays["path_steps"]
+    return description | {"family": {"name": Gaussian.family}}, moved
 
 
 # ---- Recognising a target -------------------------------------------------------------------------------------------
 
 
-def _probes(q: Gaussian) -> np.ndarray:
+def _probes(q: AbstractApproximation) -> np.ndarray:
     """The mean and points around it in fixed directions, up to twice as far out as draws are."""
     directions = np.random.default_rng(0).standard_normal((_NUM_PROBES, q.dim))
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
     radii = np.linspace(0, 2 * np.sqrt(q.dim), _NUM_PROBES)
-    mean, chol = np.asarray(q.mean), np.asarray(q.chol)
-    return (mean + (radii[:, None] * directions) @ chol.T).astype(mean.dtype)
+    host = to_host(q)
+    return host.push(radii[:, None] * directions).astype(host.mean.dtype)
 
 
 @eqx.filter_jit

@@ -285,7 +285,7 @@ def measure_correction(z: np.ndarray | Points, log_weights: np.ndarray) -> Corre
     if not np.isfinite(np.max(log_weights)) or size == 0:
         return nothing
     weights = relative_weights(np.where(np.isnan(log_weights), -np.inf, log_weights))
-    sums = _sums_by_split(z, weights, size)
+    plain, *sums = _sums_by_split(z, weights, size)
     mean, deviation = _moments(*(part.sum(axis=0) for part in sums))
     if not np.all(deviation > 0):
         return nothing
@@ -294,19 +294,26 @@ def measure_correction(z: np.ndarray | Points, log_weights: np.ndarray) -> Corre
         errors = np.std(moments, axis=0, ddof=1) / (deviation * math.sqrt(_SPLITS))
     errors = np.where(np.isfinite(errors), errors, math.inf)
     effective = float(np.sum(weights) ** 2 / np.sum(weights**2))
-    shift = float(np.max(np.abs(mean) / deviation))
+    shift = float(np.max(np.abs(mean - plain / weights.size) / deviation))
     largest = float(np.max(weights) / np.sum(weights))
     return Correction(float(np.max(errors[0])), float(np.max(errors[1])), effective, shift, largest)
 
 
-def _sums_by_split(z: np.ndarray | Points, weights: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Sums of w, w z and w z² over each split of the first `size` draws, and over those left; z about a centre."""
+def _sums_by_split(
+    z: np.ndarray | Points, weights: np.ndarray, size: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The sum of z, and sums of w, w z and w z² over each split of the first `size` draws and over those left.
+
+    All of z about a centre.
+    """
     dim, split = z.shape[1], size // _SPLITS
+    plain = np.zeros(dim)
     sums = np.zeros(_SPLITS + 1), np.zeros((_SPLITS + 1, dim)), np.zeros((_SPLITS + 1, dim))
     held = isinstance(z, np.ndarray)
     centre = np.mean(z, axis=0, dtype=np.float64) if held else np.asarray(z.q.mean, np.float64)
     for here, block in [(slice(0, len(z)), z)] if held else z.blocks():
         centred = block - centre
+        plain += np.sum(centred, axis=0)
         edges = [here.start, *range((here.start // split + 1) * split, min(here.stop, size), split), here.stop]
         if here.start < size < here.stop:
             edges.insert(-1, size)
@@ -315,7 +322,7 @@ def _sums_by_split(z: np.ndarray | Points, weights: np.ndarray, size: int) -> tu
             sums[0][i] += np.sum(w)
             sums[1][i] += w @ part
             sums[2][i] += w @ part**2
-    return sums
+    return plain, *sums
 
 
 def _moments(total: np.ndarray, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -12,9 +12,10 @@ from bures.arrays import to_host
 from bures.check import check_key, check_positive_integer, fail
 from bures.diagnostics.pareto import Tail, fit_tail, rounding, smooth_log_weights
 from bures.draws import host_generator
-from bures.engine import Evaluator
+from bures.engine import Evaluator, evaluator_of
 from bures.estimator import check_dimensions
 from bures.family.approximation import AbstractApproximation, in_double
+from bures.family.gaussian import Gaussian
 from bures.target import Target
 
 _HELD = 2**23  # elements: draws with more are not held, but made anew, a block at a time, when they are asked for
@@ -66,15 +67,8 @@ class WeightedDraws(NamedTuple):
         check_key(key)
         check_dimensions(q, target)
         check_positive_integer("num_samples", num_samples, "It is the number of fresh draws, e.g. 10_000.")
-        return cls.take(host_generator(key), q, Evaluator(target, dtype=q.mean.dtype), num_samples)
-
-    @classmethod
-    def take(
-        cls, rng: np.random.Generator, q: AbstractApproximation, evaluator: Evaluator, num_samples: int
-    ) -> "WeightedDraws":
-        """Fresh draws through a fit's evaluator."""
-        z = draw_points(rng, q, num_samples)
-        return cls.at(z, evaluator.value(z), q)
+        evaluator = evaluator_of(target, isinstance(q, Gaussian), q.mean.dtype)
+        return cls.pool(lambda: host_generator(key), q, evaluator, num_samples)[0]
 
     @classmethod
     def pool(
@@ -137,7 +131,8 @@ class WeightedDraws(NamedTuple):
 
     def joined(self, more: "WeightedDraws") -> "WeightedDraws":
         """These draws and more."""
-        z, log_p, log_q = (np.concatenate(pair) for pair in zip(self[:3], more[:3], strict=True))
+        z = np.concatenate([np.asarray(self.z), np.asarray(more.z)])
+        log_p, log_q = (np.concatenate(pair) for pair in zip(self[1:3], more[1:3], strict=True))
         return WeightedDraws(z, log_p, log_q, max(self.resolution, more.resolution))
 
 

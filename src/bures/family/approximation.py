@@ -40,6 +40,11 @@ class AbstractApproximation(Module):
     def dim(self) -> int:
         return self.mean.shape[-1]
 
+    @property
+    def label(self) -> str:
+        """The family in plain words, for people."""
+        return self.family
+
     def parts(self) -> dict[str, AnyArray]:
         """Its arrays by name."""
         fields = dataclasses.fields(self)
@@ -53,6 +58,10 @@ class AbstractApproximation(Module):
 
     def whiten(self, z: Float[AnyArray, "*n dim"]) -> Float[AnyArray, "*n dim"]:
         """The inverse of `push`."""
+        raise NotImplementedError
+
+    def whiten_shift(self, shift: Float[AnyArray, "*n dim"]) -> Float[AnyArray, "*n dim"]:
+        """The same for differences of points, of which the mean is not taken off."""
         raise NotImplementedError
 
     def log_det_root(self) -> Float[AnyArray, ""]:
@@ -88,6 +97,11 @@ class AbstractApproximation(Module):
     def entropy(self) -> Float[Array, ""]:
         """Differential entropy in nats."""
         return self.log_det_root() + self.dim * (1 + LOG_2PI) / 2
+
+    def _check_same_dim(self, other: Any) -> None:
+        if not isinstance(other, AbstractApproximation) or other.dim != self.dim:
+            received = other.mean if isinstance(other, AbstractApproximation) else other
+            raise fail("other", f"a Gaussian on R^{self.dim}", received, "Compare Gaussians of one dimension.")
 
     # ---- Validity
 
@@ -147,10 +161,9 @@ class AbstractApproximation(Module):
         """A step of the `Whitened` geometry with these settings."""
         raise NotImplementedError
 
-    @classmethod
-    def can(cls, move: str) -> bool:
+    def can(self, move: str) -> bool:
         """Whether the family has this move."""
-        return getattr(cls, move) is not getattr(AbstractApproximation, move)
+        return getattr(type(self), move) is not getattr(AbstractApproximation, move)
 
 
 def in_double(q: Any) -> Any:

@@ -7,7 +7,7 @@ import numpy as np
 
 from bures import linalg
 from bures.arrays import Module, namespace
-from bures.check import fail
+from bures.check import fail, is_traced
 from bures.family.approximation import AbstractApproximation
 from bures.family.gaussian import Gaussian
 from bures.family.low_rank import LowRankGaussian
@@ -51,9 +51,9 @@ class _Scaled(AbstractFamily):
         return False
 
     def of(self, q):
-        columns = self.columns(q.dim, q.rank if isinstance(q, LowRankGaussian) else 0)
+        columns = self.columns(q.dim, _columns_in_use(q))
         if isinstance(q, LowRankGaussian):
-            kept = np.argsort(-np.asarray(worth(q.variances)), kind="stable")[:columns]
+            kept = namespace(q.variances).argsort(-worth(q.variances), stable=True)[:columns]
             mean, scale, basis, variances = q.mean, q.scale, q.basis[:, kept], q.variances[kept]
         else:
             mean, scale, basis, variances = _nearest(q, columns)
@@ -98,6 +98,13 @@ class LowRank(_Scaled):
     def columns(self, dim, used=0):
         by_itself = min(used + _COLUMNS, most_columns(dim))
         return min(by_itself if self.rank is None else self.rank, dim // 2)
+
+
+def _columns_in_use(q: Any) -> int:
+    """Under `jit` none can be told from the others, and none can be added."""
+    if not isinstance(q, LowRankGaussian):
+        return 0
+    return max(q.capacity - _COLUMNS, 0) if is_traced(q.variances) else q.rank
 
 
 def _nearest(q: Any, columns: int) -> tuple[Any, Any, Any, Any]:

@@ -28,7 +28,7 @@ class Gaussian(AbstractApproximation):
 
     def __init__(self, mean: Any, chol: Any):
         mean = check_floating("mean", mean, ndim=1)
-        chol = _cast("chol", check_floating("chol", chol, ndim=2), mean.dtype)
+        chol = cast("chol", check_floating("chol", chol, ndim=2), mean.dtype)
         if chol.shape != (mean.size, mean.size):
             raise fail("chol", f"of shape ({mean.size}, {mean.size}) to match mean", chol, "Check both shapes.")
         if not is_traced(chol) and (np.any(np.triu(chol, 1) != 0) or np.any(np.diagonal(chol) <= 0)):
@@ -42,7 +42,7 @@ class Gaussian(AbstractApproximation):
         """The Gaussian of a given mean and (symmetric, positive definite) covariance."""
         mean = check_floating("mean", mean, ndim=1)
         given = check_floating("covariance", covariance, ndim=2)
-        covariance = _cast("covariance", given, mean.dtype)
+        covariance = cast("covariance", given, mean.dtype)
         if covariance.shape != (mean.size, mean.size):
             raise fail("covariance", f"of shape ({mean.size}, {mean.size})", covariance, "Match it to mean.")
         if is_traced(covariance):
@@ -71,6 +71,10 @@ class Gaussian(AbstractApproximation):
     def standard(cls, dim: int, dtype: Any = None) -> "Gaussian":
         """The standard normal N(0, I) on R^dim."""
         return cls(as_array(np.zeros(dim, dtype or float)), as_array(np.eye(dim, dtype=dtype or float)))
+
+    @property
+    def label(self) -> str:
+        return "full rank"
 
     @property
     def covariance(self) -> Float[Array, "dim dim"]:
@@ -105,8 +109,11 @@ class Gaussian(AbstractApproximation):
 
     def whiten(self, z: Float[AnyArray, "*n dim"]) -> Float[AnyArray, "*n dim"]:
         """The inverse of `push`: L⁻¹ (z − m)."""
-        flat = (z - self.mean).reshape(-1, self.dim)
-        return linalg.solve_lower(self.chol, flat.T).T.reshape(z.shape)
+        return self.whiten_shift(z - self.mean)
+
+    def whiten_shift(self, shift: Float[AnyArray, "*n dim"]) -> Float[AnyArray, "*n dim"]:
+        """L⁻¹ times each row."""
+        return linalg.solve_lower(self.chol, shift.reshape(-1, self.dim).T).T.reshape(shift.shape)
 
     def log_det_root(self) -> Float[AnyArray, ""]:
         """log det L."""
@@ -122,31 +129,31 @@ class Gaussian(AbstractApproximation):
         """Σ⁻¹ (z − m) = L⁻ᵀ ε."""
         return noise @ linalg.inverse_lower(self.chol)
 
-    def kl(self, other: "Gaussian") -> Float[Array, ""]:
-        """KL(self ‖ other), in closed form.
+    def as_gaussian(self) -> "Gaussian":
+        """Itself."""
+        return self
+
+    def kl(self, other: AbstractApproximation) -> Float[Array, ""]:
+        """KL(self ‖ other), in closed form; the other may be of another family of Gaussians.
 
         >>> p, q = Gaussian.standard(2), Gaussian(jnp.ones(2), jnp.eye(2))
         >>> round(float(p.kl(q)), 6)
         1.0
         """
         self._check_same_dim(other)
-        ratio = linalg.solve_lower(other.chol, self.chol)
+        ratio = other.whiten_shift(self.chol.T)
         shift = other.whiten(self.mean)
         log_det = other.log_det_root() - self.log_det_root()
         return (jnp.sum(ratio**2) + jnp.sum(shift**2) - self.dim) / 2 + log_det
 
-    def _check_same_dim(self, other: "Gaussian") -> None:
-        if not isinstance(other, Gaussian) or other.dim != self.dim:
-            received = other.mean if isinstance(other, Gaussian) else other
-            raise fail("other", f"a Gaussian on R^{self.dim}", received, "Compare Gaussians of one dimension.")
-
-    def bures_distance(self, other: "Gaussian") -> Float[Array, ""]:
-        """The 2-Wasserstein (Bures–Wasserstein) distance between the two Gaussians.
+    def bures_distance(self, other: Any) -> Float[Array, ""]:
+        """The 2-Wasserstein (Bures–Wasserstein) distance between the two Gaussians, of whatever family.
 
         W₂² = ‖m₀ − m₁‖² + tr(Σ₀ + Σ₁ − 2 (Σ₀^½ Σ₁ Σ₀^½)^½), computed as the Procrustes distance
         min over rotations R of ‖L₀ − L₁ R‖, which does not cancel when the two are close.
         """
         self._check_same_dim(other)
+        other = other.as_gaussian()
         rotation = linalg.polar_rotation(other.chol.T @ self.chol)
         covariance_part = jnp.sum((self.chol - other.chol @ rotation) ** 2)
         return jnp.sqrt(jnp.sum((self.mean - other.mean) ** 2) + covariance_part)
@@ -199,7 +206,7 @@ def check_coordinates(indices: Any, dim: int) -> np.ndarray:
     return kept
 
 
-def _cast(argument: str, array: Array, dtype: Any) -> Array:
+def cast(argument: str, array: Array, dtype: Any) -> Array:
     """An array in the dtype of the mean; one that is too large for it is refused, not turned into infinity."""
     if is_traced(array) or array.dtype == dtype:
         return array.astype(dtype)

@@ -17,7 +17,7 @@ from bures.arrays import AnyArray, namespace
 from bures.check import check_floating, fail, is_traced
 from bures.family import low_rank_moves as moves
 from bures.family.approximation import AbstractApproximation
-from bures.family.gaussian import Gaussian, check_coordinates
+from bures.family.gaussian import Gaussian, cast, check_coordinates
 from bures.family.gaussian_moves import proximal
 from bures.field import Estimate
 
@@ -70,7 +70,7 @@ class LowRankGaussian(AbstractApproximation):
         basis = np.zeros((d, 0), mean.dtype) if basis is None else basis
         variances = np.zeros(0, mean.dtype) if variances is None else variances
         scale, basis, variances = (
-            check_floating(name, value, ndim=ndim).astype(mean.dtype)
+            cast(name, check_floating(name, value, ndim=ndim), mean.dtype)
             for name, value, ndim in (("scale", scale, 1), ("basis", basis, 2), ("variances", variances, 1))
         )
         if scale.shape != (d,):
@@ -107,6 +107,10 @@ class LowRankGaussian(AbstractApproximation):
         """The number of columns in use."""
         return int(np.sum(np.asarray(self.variances) != 1))
 
+    @property
+    def label(self) -> str:
+        return f"low rank {self.rank}" if self.capacity else "mean field"
+
     # ---- Draws and densities
 
     def stretch(self, x: Float[AnyArray, "*n dim"], power: float) -> Float[AnyArray, "*n dim"]:
@@ -119,7 +123,11 @@ class LowRankGaussian(AbstractApproximation):
 
     def whiten(self, z: Float[AnyArray, "*n dim"]) -> Float[AnyArray, "*n dim"]:
         """The inverse of `push`."""
-        return self.stretch((z - self.mean) / self.scale, -0.5)
+        return self.whiten_shift(z - self.mean)
+
+    def whiten_shift(self, shift: Float[AnyArray, "*n dim"]) -> Float[AnyArray, "*n dim"]:
+        """R^(−½) D⁻¹ times each row."""
+        return self.stretch(shift / self.scale, -0.5)
 
     def log_det_root(self) -> Float[AnyArray, ""]:
         """log det D + ½ log det Λ."""
@@ -174,11 +182,15 @@ class LowRankGaussian(AbstractApproximation):
             raise fail(name, f"asked for in at most {_LARGEST_MATRIX} dimensions", self.dim, remedy)
 
     def kl(self, other: AbstractApproximation) -> Float[Array, ""]:
-        """KL(self ‖ other), in closed form, and in factors where both have them."""
+        """KL(self ‖ other), in closed form, and in factors where both have them.
+
+        >>> narrow, wide = (LowRankGaussian(jnp.zeros(2), jnp.full(2, scale)) for scale in (1.0, 2.0))
+        >>> round(float(narrow.kl(wide)), 4), round(float(narrow.kl(wide.as_gaussian())), 4)
+        (0.6363, 0.6363)
+        """
+        self._check_same_dim(other)
         if not isinstance(other, LowRankGaussian):
             return self.as_gaussian().kl(other)
-        if other.dim != self.dim:
-            raise fail("other", f"a Gaussian on R^{self.dim}", other.mean, "Compare Gaussians of one dimension.")
         ratio = self.scale / other.scale
         own, theirs = self.variances - 1, 1 / other.variances - 1
         columns = ratio[:, None] * self.basis
@@ -192,6 +204,11 @@ class LowRankGaussian(AbstractApproximation):
         shift = other.whiten(self.mean)
         log_det = other.log_det_root() - self.log_det_root()
         return (trace + jnp.sum(shift**2) - self.dim) / 2 + log_det
+
+    def bures_distance(self, other: Any) -> Float[Array, ""]:
+        """The 2-Wasserstein (Bures–Wasserstein) distance, by d × d factors: see `Gaussian.bures_distance`."""
+        self._check_same_dim(other)
+        return self.as_gaussian().bures_distance(other)
 
     # ---- Validity
 

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from bures.engine import default_draws
+from bures.engine import FEW_POINTS, MANY, default_draws
 from bures.estimator import AbstractEstimator, Stein
 from bures.family import AbstractApproximation, AbstractFamily, FullRank, Gaussian, LowRank
 from bures.loop import Method
@@ -11,7 +11,6 @@ from bures.objective import ELBO, IWELBO, VRIWAE, AbstractObjective
 from bures.target import Target
 
 FULL_RANK_DIM = 400  # up to which full Gaussians are the default
-MANY = 100  # dimensions beyond which draws are dear: a step takes fewer of them
 _DRAWS_PER_DIMENSION = 2  # at a step, in many dimensions
 _FEW_DRAWS = 100  # at a step, from a start that is nearly exact
 _LATE = 4  # times the draws, at a late step
@@ -65,7 +64,7 @@ def default_estimator(
     Hessians of a few draws, weighted, are noisier than Stein's lemma; see the page on choosing a method.
     """
     if family is not None and not isinstance(family, FullRank) and objective.K == 1:
-        return Stein(M=max(_FEW_DRAWS, 3 * columns))
+        return Stein(M=max(FEW_POINTS, 3 * columns))
     if target.dim > MANY:
         return Stein(M=math.ceil(_DRAWS_PER_DIMENSION * target.dim / min(objective.K, _K)), draws="antithetic")
     # By Stein's lemma the noise of S is about d times the variance over the number of draws.

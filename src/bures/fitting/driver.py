@@ -14,11 +14,10 @@ from jaxtyping import Array, Float, Key
 from bures.arrays import to_device, to_host
 from bures.check import check_key, check_part, check_positive_integer, check_real, fail, is_traced
 from bures.draws import host_generator
-from bures.engine import Evaluator, default_draws
+from bures.engine import FEW_POINTS, MANY, Evaluator, default_draws, evaluator_of
 from bures.estimator import AbstractEstimator
-from bures.family import AbstractApproximation, AbstractFamily, FullRank
+from bures.family import AbstractApproximation, AbstractFamily, FullRank, Gaussian
 from bures.fitting.defaults import (
-    MANY,
     default_estimator,
     default_family,
     default_objective,
@@ -38,7 +37,6 @@ _MAX_STEPS = 10_000  # when the number of steps is left to the stopping rule
 _CAPACITY = 100  # steps in one call, at the most
 _RESPONSE = 0.2  # seconds one call should take: how long Ctrl-C and the progress bar may wait
 _SEARCHED_DIM = 50  # up to which a search for modes alone finds the start
-_FEW_POINTS = 100  # in one call, where a step takes few draws
 _START = 2**32 - 1  # with the key, for the start: no step has this number
 
 
@@ -104,8 +102,7 @@ def fit(
     if is_traced(key, target, init, method):
         return _fit_traced(key, target, method, family.standard(target.dim) if init is None else init, num_steps)
     dtype = None if init is None else init_state(target, init=init, **_parts(method)).approximation.mean.dtype
-    batch = None if isinstance(family, FullRank) and target.dim <= MANY else _FEW_POINTS
-    evaluator = Evaluator(target, batch, dtype, few=target.dim > MANY)
+    evaluator = evaluator_of(target, isinstance(family, FullRank), dtype)
     began = time.perf_counter()
     start = Start(init) if init is not None else _find_start(key, target, evaluator, family)
     if estimator is None:
@@ -152,7 +149,8 @@ def resume(fit: Fit, num_steps: int, *, progress: bool | None, callback: Callbac
         fit.outcome_code,
         record,
     )
-    evaluator = Evaluator(fit.target, dtype=fit.approximation.mean.dtype)
+    q = fit.approximation
+    evaluator = evaluator_of(fit.target, isinstance(q, Gaussian), q.mean.dtype)
     return _run(unsettled, evaluator, fit.num_steps + num_steps, None, progress, callback)
 
 
@@ -173,10 +171,12 @@ def _check_init(init: Any) -> None:
 def _find_start(key: Key[Array, ""], target: Target, evaluator: Evaluator, family: AbstractFamily) -> Start:
     """A start found by looking at the target, in the precision of the fit."""
     rng = host_generator(key, _START)
-    draws = default_draws(target.dim) if isinstance(family, FullRank) else _FEW_POINTS
-    start = find_start(rng, target, evaluator, draws) if target.dim <= MANY else None
-    if target.dim > _SEARCHED_DIM:
-        start = find_start_in_factors(rng, target, evaluator, start)
+    draws = default_draws(target.dim) if isinstance(family, FullRank) else FEW_POINTS
+    searched = find_start(rng, target, evaluator, draws) if target.dim <= MANY else None
+    if searched is not None and target.dim <= _SEARCHED_DIM:
+        start = searched
+    else:
+        start = find_start_in_factors(rng, target, evaluator, searched)
     q = jax.tree.map(lambda part: np.asarray(part, evaluator.dtype), family.of(start.approximation))
     return start._replace(approximation=q, variance=start.variance if isinstance(family, FullRank) else np.inf)
 
@@ -254,7 +254,8 @@ def _run(
     seconds, compiling = begun.record.seconds, evaluator.compile_seconds
     seconds["steps"] = seconds.get("steps", 0.0) + time.perf_counter() - started - (compiling - compiled)
     seconds["compile"] = seconds.get("compile", 0.0) + compiling
-    return Fit(q, trace, tuple(path), begun.target, begun.method, begun.key, loop, outcome.value, begun.record)
+    passed = tuple((count, to_device(member)) for count, member in path)
+    return Fit(q, trace, passed, begun.target, begun.method, begun.key, loop, outcome.value, begun.record)
 
 
 def _at_checkpoint(
@@ -267,7 +268,7 @@ def _at_checkpoint(
 ) -> Outcome | None:
     """Note the Gaussian, ask the callback, and see whether it is time to stop."""
     if _is_milestone(count):
-        path.append((count, to_device(loop.state.approximation)))
+        path.append((count, loop.state.approximation))
     if callback is not None:
         info = {name: trace[name][-1].item() for name in trace.names}
         if callback(count, to_device(loop.state.approximation), info):

@@ -26,7 +26,7 @@ _SEARCHED_DIM = 250  # dimensions up to which other modes are searched for where
 _NO_TRUST = (Verdict.UNTRUSTED, Verdict.DEGENERATE, Verdict.ROUNDED)  # none that a search could shake
 
 
-def _dense(q: AbstractApproximation) -> Gaussian:
+def _dense(q: Any) -> Gaussian:
     return to_host(q.as_gaussian()) if isinstance(q, LowRankGaussian) else q
 
 
@@ -63,7 +63,7 @@ def judge(
     **run: Any,
 ) -> Judgement:
     """Draws until their verdict is decided, and a look at what they cannot see."""
-    with one_blas_thread(target.dim):
+    with one_blas_thread(target.dim if isinstance(q, Gaussian) else 0):
         return _judge(key, q, target, evaluator, modes, scale, run)
 
 

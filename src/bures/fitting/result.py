@@ -1,5 +1,6 @@
 """`Fit`: a fitted approximation, how it came about, and what can be done with it."""
 
+import difflib
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -10,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from bures.check import check_key, check_positive_integer, is_traced
+from bures.check import check_key, check_positive_integer, fail, is_traced
 from bures.diagnostics.diagnostics import Diagnostics, check_diagnosis, summarise
 from bures.diagnostics.weighted import WeightedDraws
-from bures.engine import Evaluator
+from bures.engine import evaluator_of
 from bures.estimator import Cost
 from bures.family import AbstractApproximation, Gaussian
 from bures.fitting.defaults import late_method
@@ -22,6 +23,8 @@ from bures.loop import LoopState, Method, Methods, State, Trace
 from bures.outcome import Outcome
 from bures.start import Mode
 from bures.target import Target
+
+_POOL, _POOL_ELEMENTS = 10_000, 2**26  # draws to choose from, and their numbers: half a gigabyte
 
 Callback = Callable[[int, AbstractApproximation, dict[str, float]], bool | None]
 
@@ -59,7 +62,7 @@ class Record:
 
 
 class Fit(eqx.Module):
-    """A fitted Gaussian approximation, how it came about, and what can be done with it."""
+    """A fitted approximation, how it came about, and what can be done with it."""
 
     approximation: AbstractApproximation
     trace: Trace  # arrays by step: bound, ness, grad_norm, clipped, step_size, gap, min_eigenvalue
@@ -133,7 +136,8 @@ class Fit(eqx.Module):
             if is_traced(self.approximation):
                 raise ValueError("A fit cannot be judged under jit or vmap. Return it first, then ask for diagnostics.")
             began = time.perf_counter()
-            evaluator = Evaluator(self.target, dtype=self.approximation.mean.dtype)
+            q = self.approximation
+            evaluator = evaluator_of(self.target, isinstance(q, Gaussian), q.mean.dtype)
             found = judge(
                 self.key,
                 self.approximation,
@@ -152,6 +156,19 @@ class Fit(eqx.Module):
     def diagnostics(self) -> Diagnostics:
         """The judgement of the fit, made once when it ends and kept: what `print`, tables, plots and exports show."""
         return self.judgement.diagnostics
+
+    def marginal(self, coordinates: Any) -> Gaussian:
+        """The Gaussian of a coordinate by its name in `target.names`, or its number; or of several, in a list.
+
+        >>> from bures import fit
+        >>> target = Target(lambda z: -((z[0] - 3) ** 2) / 8 - z[1] ** 2 / 2, dim=2, names=("slope", "noise"))
+        >>> slope = fit(target, key=jax.random.key(0), num_steps=20).marginal("slope")
+        >>> slope.mean.round(2).tolist(), slope.standard_deviations.round(2).tolist()
+        ([3.0], [2.0])
+        """
+        several = [coordinates] if isinstance(coordinates, str) or np.ndim(coordinates) == 0 else coordinates
+        places = [_place(self.target.names, each) if isinstance(each, str) else each for each in several]
+        return self.approximation.marginal(places)
 
     def draws(self) -> WeightedDraws:
         """The draws that the judgement was made by."""
@@ -181,18 +198,20 @@ class Fit(eqx.Module):
         """`n` importance-resampled draws: sampling–importance–resampling from the approximation.
 
         With `K` it is the paper's procedure: each draw is chosen among K fresh ones by their weights. Without, all
-        draws are chosen from one pool of max(10 n, 10,000) by Pareto-smoothed weights, which costs less.
+        draws are chosen from one pool of max(10 n, 10,000) by Pareto-smoothed weights, which costs less; beyond 6,710
+        dimensions of so many that they fill half a gigabyte.
         """
         check_key(key)
         check_positive_integer("n", n, "It is the number of draws.")
         key_pool, key_choice = jax.random.split(key)
         if K is None:
-            draws = WeightedDraws.draw(key_pool, self.approximation, self.target, max(10 * n, 10_000))
+            size = max(10 * n, min(_POOL, _POOL_ELEMENTS // self.target.dim))
+            draws = WeightedDraws.draw(key_pool, self.approximation, self.target, size)
             return jnp.asarray(draws.z[draws.choose(key_choice, n)])
         check_positive_integer("K", K, "It is the number of candidates for each draw, e.g. K=50.")
         draws = WeightedDraws.draw(key_pool, self.approximation, self.target, n * K)
         chosen = np.asarray(jax.random.categorical(key_choice, draws.log_weights.reshape(n, K), axis=1))
-        return jnp.asarray(draws.z.reshape(n, K, -1)[np.arange(n), chosen])
+        return jnp.asarray(draws.z[K * np.arange(n) + chosen])
 
     def to_arviz(self, key: Key[Array, ""], num_draws: int = 1000, *, resample: bool = True) -> Any:
         """An ArviZ `DataTree` of draws in the target's own variables (needs the extra `bures[arviz]`).
@@ -205,7 +224,11 @@ class Fit(eqx.Module):
         return to_arviz(self, key, num_draws=num_draws, resample=resample)
 
     def nuts_start(self, key: Key[Array, ""], num_chains: int = 4) -> Any:
-        """Initial points and a mass matrix (the covariance) for NUTS, in the forms that samplers want them."""
+        """Initial points and a mass matrix (the covariance) for NUTS, in the forms that samplers want them.
+
+        See `bures.export.NutsStart`; the matrix of a mean-field fit is a vector, that of a low-rank one is there in
+        factors too.
+        """
         from bures.export import nuts_start
 
         return nuts_start(self, key, num_chains)
@@ -226,8 +249,19 @@ class Fit(eqx.Module):
         """The outcome, and what the judgement says."""
         method = self.method
         names = (type(part).__name__ for part in (method.objective, method.estimator, method.geometry))
-        text = f"Fit of {self.target.dim} dimensions by {' × '.join(names)}, {self.num_steps} steps\n{self.outcome}"
+        how = f"{' × '.join(names)}, {self.approximation.label}, {self.num_steps} steps"
+        text = f"Fit of {self.target.dim} dimensions by {how}\n{self.outcome}"
         found = self.diagnostics
         figures = f"nESS {100 * found.ness:.1f}%"
         judged = f"{figures}." if found.trustworthy else f"But k̂ = {found.khat:.2f}, {figures}."
         return f"{text}\n{judged} {found.message}"
+
+
+def _place(names: tuple[str, ...], name: str) -> int:
+    """The number of a coordinate; for a name that is not there, the message has those like it."""
+    if name in names:
+        return names.index(name)
+    near = [each for each in names if each.startswith(f"{name}[")] or difflib.get_close_matches(name, names, n=3)
+    shown = near[:3] or names[:3]
+    more = ", ..." if len(near or names) > len(shown) else ""
+    raise fail("coordinates", "names of the target or numbers", name, f"Did you mean {', '.join(shown)}{more}?")

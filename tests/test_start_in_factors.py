@@ -1,0 +1,94 @@
+"""The start in many dimensions: not the neck of a funnel, directions by Lanczos, within its evaluations."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bures
+from bures.engine import Evaluator
+from bures.family.families import MeanField
+from bures.start import Start
+from bures.start_in_factors import find_start_in_factors
+
+GROUPS = 120
+Y = np.random.default_rng(1).standard_normal((GROUPS, 4)) + 0.7 * np.random.default_rng(2).standard_normal((GROUPS, 1))
+
+
+def groups(z):
+    """Centred groups of unknown spread: log p is unbounded where the spread goes to zero."""
+    mean, log_spread, effects = z[0], z[1], z[2:]
+    likelihood = -jnp.sum((Y - effects[:, None]) ** 2) / 2
+    return (
+        likelihood - jnp.sum((effects - mean) ** 2) / (2 * jnp.exp(2 * log_spread)) - GROUPS * log_spread - mean**2 / 2
+    )
+
+
+def low_rank_gaussian(dim, rank=4):
+    rng = np.random.default_rng(3)
+    scale = 10 ** rng.uniform(-2, 2, dim)
+    columns = rng.standard_normal((dim, rank))
+    basis, sizes, _ = np.linalg.svd(columns, full_matrices=False)
+    precision = 1 / (1 + sizes**2) - 1
+    mean = 30 * scale * rng.uniform(-1, 1, dim)
+
+    def log_density(z):
+        x = (z - mean) / scale
+        return -(x @ x + precision @ (basis.T @ x) ** 2) / 2
+
+    return bures.Target(log_density, dim), mean, scale, basis
+
+
+def start_of(target, seed=0, searched=None):
+    evaluator = Evaluator(target, 100)
+    return find_start_in_factors(np.random.default_rng(seed), target, evaluator, searched), evaluator
+
+
+def test_a_narrow_peak_without_mass_is_left_alone():
+    start, evaluator = start_of(bures.Target(groups, GROUPS + 2))
+    log_spread = start.approximation.mean[1]
+    assert -1 < log_spread < 0.5, log_spread  # the peak is at minus infinity, the posterior near log 0.7
+    assert evaluator.count <= 4200
+
+
+def test_directions_of_a_gaussian_are_found():
+    target, mean, scale, basis = low_rank_gaussian(300)
+    start, evaluator = start_of(target)
+    q = start.approximation
+    assert evaluator.count <= 4200
+    assert np.max(np.abs(q.mean - mean) / scale) < 100
+    wide = q.basis[:, np.argsort(-q.variances)[:4]] * q.scale[:, None]  # in the coordinates of the target
+    wide = np.linalg.qr(wide / scale[:, None])[0]
+    np.testing.assert_allclose(np.linalg.svd(wide.T @ basis, compute_uv=False), 1, atol=0.02)
+
+
+def test_the_same_key_gives_the_same_start():
+    target, *_ = low_rank_gaussian(120)
+    one, other = (start_of(target)[0].approximation for _ in range(2))
+    assert all(np.array_equal(a, b) for a, b in zip(one.parts().values(), other.parts().values(), strict=True))
+
+
+def test_what_the_search_found_is_kept_if_it_is_ahead():
+    target, *_ = low_rank_gaussian(60)
+    exact = bures.laplace(target)
+    even = Start(exact, variance=0.1)
+    assert start_of(target, searched=even)[0] is even
+    uneven = Start(MeanField().of(exact), variance=1e3)
+    found, _ = start_of(target, searched=uneven)
+    assert np.max(np.abs(found.approximation.mean - exact.mean) / exact.standard_deviations) < 3
+
+
+def test_an_improper_density_is_refused_by_name():
+    target = bures.Target(lambda z: -jnp.sum(z[1:] ** 2) / 2, 300, names=[f"x{i}" for i in range(300)])
+    with pytest.raises(ValueError, match=r"cannot be normalised.*x0"):
+        bures.fit(target, key=jax.random.key(0), family=bures.LowRank())
+
+
+def test_a_fit_in_many_dimensions_is_exact_on_a_low_rank_gaussian():
+    target, mean, scale, _ = low_rank_gaussian(1000)
+    fit = bures.fit(target, key=jax.random.key(0))
+    assert fit.outcome is bures.Outcome.CONVERGED
+    assert isinstance(fit.approximation, bures.LowRankGaussian)
+    np.testing.assert_allclose(fit.approximation.mean, mean, atol=0.05 * np.max(scale))
+    assert fit.diagnostics.ness > 0.99
+    assert 4 <= fit.approximation.rank <= 16
