@@ -16,6 +16,7 @@ import time
 import types
 from pathlib import Path
 
+import numpy as np
 import pytest
 from problems import run_command, run_commands
 
@@ -59,7 +60,9 @@ def test_a_tiny_version_runs_once(name, tiny, monkeypatch):
     assert {"settings.json", "tables.md", "tables.csv", *(f"{figure}.png" for figure in shown.figures)} <= files
 
     monkeypatch.setattr(module, "run", lambda parameters: pytest.fail("a kept cell was run again"))
-    results = protocol.run_cells(module, protocol.Store(shown.folder.parents[1], name, "quick"), module.tiny())
+    results = protocol.run_cells(
+        module, protocol.Store(shown.folder.parents[1], shown.folder.parent.name, "quick"), module.tiny()
+    )
     assert module.tables(results, json.loads(json.dumps(module.tiny()))) == list(shown.tables)
 
 
@@ -81,6 +84,20 @@ def test_settings_are_json_and_cells_are_named_apart(name):
         # On file systems that do not tell A from a, too.
         assert len({cell.lower() for cell in cells}) == len(cells)
         assert all(re.fullmatch(r"[\w.+-]+", cell) for cell in cells)
+
+
+def test_low_rank_projection_is_orthogonal_and_that_of_the_family():
+    families = load_experiment("families", FOLDER)
+    rng = np.random.default_rng(0)
+    V, *matrices = np.linalg.qr(rng.standard_normal((7, 2)))[0], *rng.standard_normal((2, 7, 7))
+    S, T = (matrix + matrix.T for matrix in matrices)
+    project = families.low_rank_projection(V)
+    np.testing.assert_allclose(project(project(S)), project(S), atol=1e-12)
+    np.testing.assert_allclose(np.sum(project(S) * T), np.sum(S * project(T)), atol=1e-12)
+    # What the family keeps, diag S and S D V, is that of the projection, as the rest of S is orthogonal to both.
+    rest = S - project(S)
+    np.testing.assert_allclose(rest @ V, 0, atol=1e-12)
+    np.testing.assert_allclose(np.diagonal(rest), 0, atol=1e-12)
 
 
 # ---- What is kept ---------------------------------------------------------------------------------------------------

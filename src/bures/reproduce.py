@@ -22,7 +22,7 @@ from bures.check import check_positive_integer
 from bures.plot import _styled
 from bures.storage import write_atomically
 
-EXPERIMENTS = ("eggbox", "snr", "convergence", "census", "census-full", "banana", "factorial")
+EXPERIMENTS = ("eggbox", "snr", "convergence", "census", "census-full", "banana", "factorial", "families")
 BENCHMARKS = ("posteriordb", "speed", "cold", "honesty", "families", "ladder", "scale", "models")
 MODES = ("full", "quick")
 MARKS = {True: "✓", False: "✗", None: "–"}
@@ -82,6 +82,11 @@ def load_experiment(name: str, folder: Path) -> Any | None:
     load_protocol(folder)
     module = name.replace("-", "_")
     return importlib.import_module(f"experiments.{module}") if (folder / f"{module}.py").is_file() else None
+
+
+def _store(name: str, module: Any, mode: str, out: Path) -> Any:
+    """Where its cells are kept: in a folder of its name, or of another if a benchmark has that."""
+    return importlib.import_module("experiments.protocol").Store(out, getattr(module, "FOLDER", name), mode)
 
 
 def choose(name: str) -> tuple[str, ...]:
@@ -144,7 +149,7 @@ class Shown(NamedTuple):
 def run_experiment(name: str, module: Any, settings: dict[str, Any], mode: str, out: Path) -> Shown:
     """Run what is not kept yet, then write tables and figures."""
     protocol = importlib.import_module("experiments.protocol")
-    store = protocol.Store(out, name, mode)
+    store = _store(name, module, mode, out)
     store.folder.mkdir(parents=True, exist_ok=True)
     settings = json.loads(json.dumps(settings))  # as they are when read back
     if taken := set(module.cells(settings)) & set(_RESERVED):
@@ -163,7 +168,7 @@ def run_experiment(name: str, module: Any, settings: dict[str, Any], mode: str, 
 def read_experiment(name: str, module: Any, mode: str, out: Path) -> Shown | None:
     """What can be shown from the cells kept in `out`, with nothing run; None if there is nothing."""
     protocol = importlib.import_module("experiments.protocol")
-    store = protocol.Store(out, name, mode)
+    store = _store(name, module, mode, out)
     try:
         settings = json.loads((store.folder / "settings.json").read_text())
         cells = json.loads(json.dumps(module.cells(settings)))
