@@ -160,8 +160,9 @@ def whitened_step(
     inside, X_gain = _wiener(state.inside, (X**2).sum() - X_noise, X_noise)
     across, Y_gain = _wiener(state.across, (Y**2).sum() - Y_noise, Y_noise)
 
-    move, overshoot = _mean_move(q, seen.a, delta, X, mean_gain, settings.trust_radius)
-    change = gain * _tame(delta, xp.sqrt(seen.spread / n))
+    doubt = seen.spread / n  # squared errors of the slope and of the mean, coordinate by coordinate
+    move, overshoot = _mean_move(q, seen.a / (1 + doubt), delta, X, mean_gain, settings.trust_radius)
+    change = gain * _tame(delta, doubt)
     factor = _factor(change, xp.maximum(overshoot - settings.far, 1)) * (1 + (settings.doubt * move) ** 2)
     mean = q.mean + q.scale * q.stretch(move, 0.5)
     basis, variances = _turn(q, X_gain * X, Y_gain * Y, factor, xp.max(error, initial=0))
@@ -287,11 +288,12 @@ def _delays(
 def _beside(q: "LowRankGaussian", along: Columns, delta: Vector) -> tuple[AnyArray, Columns]:
     """Ŝ V without what the diagonal δ explains of it: its part in V, symmetric, and its part across."""
     xp, V = namespace(along), q.basis
-    # A narrow direction is scaled with the diagonal, so that the covariance stays positive; a wide one stays.
-    narrow = xp.minimum(q.variances - 1, 0) / 2
+    # See `_rescaled`: along a wide column the covariance stays when the scales change, along a narrow one the
+    # precision.
+    shrunk = xp.minimum(q.variances, 1 / q.variances) ** 0.5
     explained = delta[:, None] * V
-    explained = explained * (1 + narrow) + V @ (narrow[:, None] * (V.T @ explained))
-    beside = along - q.stretch(explained.T, -0.5).T * q.variances**-0.5
+    explained = (explained + V @ ((shrunk - 1)[:, None] * (V.T @ explained))) * shrunk
+    beside = along - explained
     X = V.T @ beside
     return linalg.symmetrise(X), beside - V @ X
 
@@ -323,10 +325,14 @@ def _mean_move(
     return move / xp.maximum(overshoot, 1), overshoot
 
 
-def _tame(change: AnyArray, error: AnyArray) -> AnyArray:
-    """Narrowing to less than a half only as far as it is sure."""
+def _tame(change: AnyArray, doubt: AnyArray) -> AnyArray:
+    """Widening in proportion less where its squared error is above one; narrowing to less than a half if it is sure.
+
+    Draws of a q that is too wide see little but noise, some of it as a call to widen further.
+    """
     xp = namespace(change)
-    return xp.where(change < -1, -xp.maximum(1, -change - _SURE * error), change)
+    narrowing = xp.where(change < -1, -xp.maximum(1, -change - _SURE * doubt**0.5), change)
+    return xp.where(change > 0, change / (1 + doubt), narrowing)
 
 
 def _factor(change: AnyArray, caution: Any) -> AnyArray:
@@ -342,22 +348,41 @@ def _turn(
     if not q.capacity:
         return q.basis, q.variances
     xp, r = namespace(X), q.capacity
-    across, triangle = linalg.qr(Y)
+    # No column turns by more than about 45 degrees.
+    across, triangle = linalg.qr(Y / xp.maximum(xp.linalg.norm(Y, axis=0), 1))
     tangent = xp.concatenate(
         [xp.concatenate([X, triangle.T], axis=1), xp.concatenate([triangle, xp.zeros_like(X)], axis=1)]
     )
     values, vectors = linalg.eigh(tangent)
-    acted = (vectors * _factor(_tame(values, error), 1)) @ vectors.T
+    acted = (vectors * _factor(_tame(values, error**2), 1)) @ vectors.T
     roots = xp.concatenate([q.variances**0.5, xp.ones(r, X.dtype)])
     values, vectors = linalg.eigh(roots[:, None] * acted * roots)
     columns = xp.concatenate([q.basis, across], axis=1) @ vectors
-    columns = xp.where(values > 1, columns / xp.sqrt(factor)[:, None], columns)
+    columns, weights = _rescaled(columns, values, xp.sqrt(factor)[:, None])
     basis, triangle = linalg.qr(columns)
-    values, vectors = linalg.eigh(xp.eye(2 * r, dtype=X.dtype) + (triangle * (values - 1)) @ triangle.T)
+    values, vectors = linalg.eigh(xp.eye(2 * r, dtype=X.dtype) + (triangle * weights) @ triangle.T)
     gains = xp.where(values > 0, worth(xp.maximum(values, np.finfo(X.dtype).tiny)), np.inf)
     best = xp.argsort(-gains)[:r]
     kept = gains[best] > _WORTH + error**2
     return (basis @ vectors)[:, best], xp.where(kept, values[best], 1)
+
+
+def _rescaled(columns: Columns, values: AnyArray, root: AnyArray) -> tuple[Columns, AnyArray]:
+    """W and w of I + W diag(w) Wᵀ after the coordinates are divided by `root`, from orthonormal columns, narrow first.
+
+    Wide columns are added to the covariance, narrow ones to the precision: both stay as they are when the scales
+    change, and the covariance stays positive.
+    """
+    xp = namespace(columns)
+    narrow = values < 1
+    if xp is np and not np.any(narrow):
+        return columns / root, values - 1
+    inverse = xp.where(narrow, 1 / xp.maximum(values, np.finfo(columns.dtype).tiny) - 1, 0)
+    basis, triangle = linalg.qr(root * columns)
+    precision, vectors = linalg.eigh(xp.eye(values.size, dtype=columns.dtype) + (triangle * inverse) @ triangle.T)
+    # Those above one, as many as there are narrow columns, are last: turned round they are first, as the narrow are.
+    turned, precision = (basis @ vectors)[:, ::-1], precision[::-1]
+    return xp.where(narrow, turned, columns / root), xp.where(narrow, 1 / precision, values) - 1
 
 
 def _renew(
