@@ -52,6 +52,10 @@ class Slope(NamedTuple):
 class LowRankGaussian(AbstractApproximation):
     """N(mean, D (I + V (Λ − I) Vᵀ) D) with D = diag(scale), V = `basis`, Λ = diag(variances).
 
+    The columns of `basis` are orthonormal; a variance of exactly one is that of a column that is not in use. Without
+    columns it is mean field. It has no d × d array; `covariance` and `as_gaussian` make one where asked, up to 4000
+    dimensions.
+
     >>> q = LowRankGaussian(jnp.zeros(3), jnp.ones(3), jnp.eye(3)[:, :1], jnp.array([4.0]))
     >>> q.standard_deviations.tolist(), q.rank
     ([2.0, 1.0, 1.0], 1)
