@@ -128,6 +128,20 @@ REFUSED = {
     "init a tuple": (lambda: fit(init=(jnp.zeros(2), jnp.eye(2))), ["init", "bures.Gaussian", "from_moments"]),
     "init a vector": (lambda: fit(init=jnp.zeros(2)), ["init", "bures.Gaussian", "from_moments"]),
     "init of another dim": (lambda: fit(init=bures.Gaussian.standard(3)), ["Gaussian on R^2", "dimensions"]),
+    "init of another dim and family": (lambda: fit(init=bures.MeanField().standard(3)), ["R^2", "dimensions"]),
+    # families
+    "family a number": (lambda: fit(family=3), ["family", "3", "bures.LowRank()"]),
+    "family a class": (lambda: fit(family=bures.MeanField), ["family", "bures.LowRank()"]),
+    "family a string": (lambda: fit(family="mean-field"), ["family", "'mean-field'", "bures.LowRank()"]),
+    "family an approximation": (lambda: fit(family=Q), ["family", "bures.LowRank()"]),
+    "rank negative": (lambda: bures.LowRank(rank=-1), ["rank", "-1", "Leave it out"]),
+    "rank a string": (lambda: bures.LowRank(rank="x"), ["rank", "'x'", "Leave it out"]),
+    "rank fractional": (lambda: bures.LowRank(rank=1.5), ["rank", "1.5", "whole number"]),
+    "rank a bool": (lambda: bures.LowRank(rank=True), ["rank", "True", "whole number"]),
+    "forward-backward of low rank": (
+        lambda: fit(objective=bures.ELBO(), geometry=bures.ForwardBackward(0.1), family=bures.LowRank()),
+        ["geometry", "LowRank", "forward_backward", "Whitened()"],
+    ),
     # keys
     "key an integer": (lambda: fit(key=0), ["key", "jax.random.key(0)"]),
     "key a NumPy seed": (lambda: fit(key=np.int64(3)), ["key", "jax.random.key(0)"]),

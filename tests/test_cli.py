@@ -1,5 +1,6 @@
 """The command line, run as a user runs it."""
 
+import jax.numpy as jnp
 import pytest
 from problems import run_command, run_commands
 
@@ -39,6 +40,10 @@ MISTAKES = {
     "fit eggbox --num-steps 0": "num_steps must be",
     "fit eggbox --out taken": "--out must be a folder",
     "fit eggbox -M 0": "M must be a positive integer",
+    "fit eggbox --rank 2": "--rank is for --family low-rank",
+    "fit eggbox --family mean-field --rank 2": "--rank is for --family low-rank",
+    "fit eggbox --family low-rank --rank -1": "rank must be a whole number, or None",
+    "fit eggbox --family low-rank --objective elbo --geometry forward-backward --step-size 0.1": "move a LowRank",
     "bench speeed": "benchmark must be one of posteriordb, speed",
     "bench speed --path here": "bench speed takes no --path",
     "bench speed --only nothing": "--only must be one of",
@@ -49,6 +54,7 @@ MISTAKES = {
 
 VERSION = "--version"
 OWN_FILE = "fit model.py:log_density --dim 3 --out here"
+LOW_RANK = "fit model.py:log_density --dim 4 --family low-rank --rank 1 -M 30 --out low"
 HELP = "fit --help"
 
 
@@ -66,13 +72,22 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def done(folder):
-    return run_commands([OWN_FILE, HELP, VERSION, *MISTAKES], folder)
+    return run_commands([OWN_FILE, LOW_RANK, HELP, VERSION, *MISTAKES], folder)
 
 
 def test_a_users_own_file_and_nothing_to_tune(folder, done):
     assert done[OWN_FILE].returncode == 0, done[OWN_FILE].stderr
     assert "CONVERGED" in done[OWN_FILE].stdout
     assert (folder / "here" / "log_density.png").exists()
+
+
+def test_a_family_can_be_chosen(folder, done):
+    assert done[LOW_RANK].returncode == 0, done[LOW_RANK].stderr
+    assert "log_density: low rank" in done[LOW_RANK].stdout
+    target = bures.Target(lambda z: -jnp.sum((z - 1) ** 2) / 2, 4)
+    fit = bures.load(folder / "low" / "log_density.fit", target=target)
+    assert fit.approximation.capacity == 1
+    assert fit.method.estimator.M == 30 and fit.method.estimator.draws == "iid"  # the family's default but for M
 
 
 def test_the_version_is_printed(done):
@@ -110,7 +125,15 @@ def test_no_options_leave_the_estimator_to_bures():
 
 def test_help_teaches(done):
     assert done[HELP].returncode == 0
-    for word in ("bures fit logistic", "--step-size", "--objective", "file.py:name"):
+    for word in (
+        "bures fit logistic",
+        "--family",
+        "mean-field",
+        "--rank",
+        "--step-size",
+        "--objective",
+        "file.py:name",
+    ):
         assert word in done[HELP].stdout
 
 

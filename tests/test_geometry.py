@@ -7,9 +7,20 @@ import numpy as np
 import optax
 import pytest
 import scipy.linalg
-from problems import FLOATS, correlated_target, quick_jit, random_gaussian, regression_data, run_steps
+from problems import (
+    FLOATS,
+    correlated_target,
+    low_rank_gaussian,
+    quick_jit,
+    random_gaussian,
+    regression_data,
+    run_steps,
+)
 
 import bures
+from bures.arrays import to_host
+from bures.engine import Evaluator
+from bures.target.blocks import largest_array
 
 DECAY = optax.exponential_decay(0.1, 100, 0.3)
 # The last entry is the error left after 500 steps: scores of the log weight vanish at the optimum, so that most get
@@ -367,3 +378,155 @@ def test_constants_of_whitened_are_fields_that_are_checked(name):
     assert getattr(bures.Whitened(**{name: 0.5}), name) == 0.5
     with pytest.raises(ValueError, match=name):
         bures.Whitened(**{name: float("nan")})
+
+
+# ---- mean field and low rank
+
+
+class Scaled(eqx.Module):
+    """The density of c z + b, coordinate by coordinate, where z has the given one."""
+
+    target: bures.Target
+    factor: jax.Array
+    shift: jax.Array
+
+    def __call__(self, z):
+        return self.target.log_density((z - self.shift) / self.factor)
+
+
+@pytest.mark.parametrize(
+    ("variances", "objective", "estimator"),
+    [
+        ((), bures.ELBO(), bures.Stein(M=30)),
+        ((3.0, 1.0), bures.ELBO(), bures.Stein(M=30)),
+        ((3.0, 1.0), bures.IWELBO(K=5), bures.Price(M=16)),
+    ],
+    ids=["mean field", "low rank by least squares", "low rank by moments"],
+)
+def test_whitened_steps_of_families_are_equivariant_under_scaling(variances, objective, estimator):
+    """The same key on a target and its image under z ↦ c z + b: the fits are images of each other."""
+    target = bures.models.logistic_regression(*regression_data(n=15, dim=4))
+    factor, shift = jnp.array([1e-3, 40.0, 0.7, 5.0]), jnp.array([10.0, -3.0, 0.5, 0.0])
+    start = low_rank_gaussian(2, 4, variances)
+    image_start = start.replaced(mean=factor * start.mean + shift, scale=factor * start.scale)
+    method = (objective, estimator, bures.Whitened(), None)
+    parts = dict(zip(("objective", "estimator", "geometry"), method, strict=False))
+    both = jax.tree.map(lambda *x: jnp.stack(x), start, image_start)
+    factors, shifts = jnp.stack([jnp.ones(4), factor]), jnp.stack([jnp.zeros(4), shift])
+
+    @quick_jit
+    @jax.vmap
+    def fits(q, factor, shift):  # one program for both
+        return run_steps(jax.random.key(3), q, bures.Target(Scaled(target, factor, shift), 4), parts, 12)
+
+    states, info = fits(both, factors, shifts)
+    q = states.approximation
+    np.testing.assert_allclose(q.mean[1], factor * q.mean[0] + shift, rtol=1e-7)
+    np.testing.assert_allclose(q.scale[1], factor * q.scale[0], rtol=1e-7)
+    np.testing.assert_allclose(q.variances[1], q.variances[0], rtol=1e-7)
+    spans = [basis @ basis.T for basis in q.basis]
+    np.testing.assert_allclose(spans[1], spans[0], atol=1e-7)
+    assert not np.allclose(q.mean[0], start.mean)  # it did move
+    for name in ("ness", "step_size", "gap"):
+        np.testing.assert_allclose(getattr(info, name)[1], getattr(info, name)[0], rtol=1e-6, err_msg=name)
+
+
+def test_low_rank_without_columns_is_mean_field_to_the_bit():
+    target = bures.models.logistic_regression(*regression_data(n=15, dim=4))
+    start = random_gaussian(2, 4)
+    fits = [
+        bures.fit(target, key=jax.random.key(0), init=start, family=family)
+        for family in (bures.MeanField(), bures.LowRank(rank=0))
+    ]
+    one, other = (jax.tree.leaves((fit.approximation, fit.trace, fit.loop)) for fit in fits)
+    assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("variances", [(), (12.0, 0.05)], ids=["diagonal", "diagonal plus rank 2"])
+def test_gaussians_of_a_family_are_recovered(variances):
+    """Scales over decades and a mean ten standard deviations from the origin, in 30 dimensions."""
+    generator = np.random.default_rng(1)
+    scale = np.exp(generator.normal(0, 1.5, 30))
+    basis = np.linalg.qr(generator.standard_normal((30, len(variances))))[0]
+    truth = bures.LowRankGaussian(10 * scale * generator.standard_normal(30), scale, basis, np.array(variances))
+    target = bures.Target(truth.log_prob, 30)
+    families = [bures.LowRank(rank=len(variances)), bures.LowRank()] if variances else [bures.MeanField()]
+    for family in families:
+        fit = bures.fit(target, key=jax.random.key(0), family=family, tolerance=1e-7)
+        q = fit.approximation
+        assert fit.outcome is bures.Outcome.CONVERGED
+        assert float(q.kl(truth)) < 1e-6
+        np.testing.assert_allclose(q.mean, truth.mean, atol=1e-4 * scale.max())
+        np.testing.assert_allclose(q.covariance, truth.covariance, atol=1e-4 * scale.max() ** 2)
+
+
+def test_mean_field_of_a_correlated_gaussian_has_the_diagonal_of_its_precision():
+    truth = random_gaussian(3, 6)
+    target = bures.Target(truth.log_prob, 6)
+    method = {"objective": bures.ELBO(), "estimator": bures.Price(M=20), "geometry": bures.Whitened()}
+    start = bures.MeanField().standard(6)
+    state, _ = quick_jit(lambda key: run_steps(key, start, target, method, 300))(jax.random.key(0))
+    q = state.approximation
+    # The covariance has no noise with Hessians; the mean keeps some, since scores of q do not vanish at the optimum.
+    np.testing.assert_allclose(q.scale**-2, np.diagonal(np.linalg.inv(truth.covariance)), rtol=1e-3)
+    assert float(q.kl(truth)) == pytest.approx(float(bures.MeanField().of(truth).kl(truth)), abs=1e-2)
+
+
+@pytest.mark.parametrize(
+    "geometry",
+    [bures.BuresWasserstein(0.12), bures.Euclidean(optax.adam(optax.exponential_decay(0.03, 150, 0.3)))],
+    ids=lambda part: type(part).__name__,
+)
+def test_other_geometries_reach_the_same_optimum_of_low_rank(geometry):
+    truth = low_rank_gaussian(5, 6, (6.0, 3.0))
+    target = bures.Target(truth.log_prob, 6)
+    turned = np.linalg.qr(np.asarray(truth.basis) + 0.3 * np.random.default_rng(3).standard_normal((6, 2)))[0]
+    start = bures.LowRankGaussian(truth.mean + 0.5 * truth.scale, 1.2 * truth.scale, turned, truth.variances**0.5)
+    q, info = run(jax.random.key(0), start, target, (bures.ELBO(), bures.Stein(M=100), geometry), 500)
+    assert np.all(info.finite)
+    assert float(start.kl(truth)) > 1 > 0.01 > float(q.kl(truth))
+    assert np.mean(info.bound[:5]) < np.mean(info.bound[-5:])
+
+
+def test_bures_wasserstein_steps_follow_narrow_directions():
+    truth = low_rank_gaussian(5, 6, (0.1, 0.3))
+    target = bures.Target(truth.log_prob, 6)
+    start = truth.replaced(variances=truth.variances**0.5)
+    method = (bures.ELBO(), bures.Stein(M=100), bures.BuresWasserstein(0.005))
+    q, info = run(jax.random.key(0), start, target, method, 300)
+    assert np.all(info.finite)
+    assert float(q.kl(truth)) < float(start.kl(truth)) / 10
+
+
+def test_columns_along_axes_do_not_amplify_rounding():
+    """Where a column is one coordinate, least squares has nothing left to fit of it."""
+    target, geometry = bures.models.logistic_regression(*regression_data(n=8, dim=4)), bures.Whitened()
+    q, noise = to_host(bures.LowRank().standard(4)), np.random.default_rng(0).standard_normal((30, 1, 4))
+    estimator, evaluator = bures.Stein(M=30), Evaluator(target)
+    estimates = [estimator.estimate(noise * factor, q, evaluator, bures.ELBO()) for factor in (1, 1 + 1e-13)]
+    first, second = (geometry.step(estimate, q, geometry.init(q))[0] for estimate in estimates)
+    np.testing.assert_allclose(first.mean, second.mean, atol=1e-10)
+
+
+def test_more_columns_than_half_the_dimensions():
+    target = bures.models.logistic_regression(*regression_data(n=8, dim=3))
+    method = {"objective": bures.ELBO(), "estimator": bures.Stein(M=30), "geometry": bures.Whitened()}
+    state, _ = run_steps(jax.random.key(0), low_rank_gaussian(1, 3), target, method, 2)
+    assert bool(state.approximation.is_valid())
+
+
+@pytest.mark.parametrize(
+    "geometry",
+    [bures.Whitened(), bures.BuresWasserstein(0.1), bures.Euclidean(0.1)],
+    ids=lambda part: type(part).__name__,
+)
+@pytest.mark.parametrize("objective", [bures.ELBO(), bures.IWELBO(K=2)], ids=str)
+def test_steps_of_low_rank_make_no_matrix(geometry, objective):
+    """In 2000 dimensions, with 4 columns and n = 20 draws: no array of more than 3 (n + r) d numbers, never d²."""
+    dim, n, r = 2000, 20, 4
+    target = bures.Target(lambda z: -jnp.sum(z**4), dim)
+    q = low_rank_gaussian(1, dim, (3.0, 0.3, 1.0, 1.0))
+    method = {"objective": objective, "estimator": bures.Stein(M=n // objective.K), "geometry": geometry}
+    state = bures.init(target, init=q, **method)
+    jaxpr = jax.make_jaxpr(lambda key, state: bures.step(key, state, target, **method))(jax.random.key(0), state)
+    assert dim * n <= largest_array(jaxpr) <= 3 * (n + r) * dim < dim**2

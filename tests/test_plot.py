@@ -9,6 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from problems import low_rank_gaussian
 
 import bures
 from bures import plot
@@ -235,3 +236,40 @@ def test_summary_wants_a_typed_key(planar):
     draw = plot.summary.__wrapped__
     with pytest.raises(ValueError, match="key must be a typed JAX random key"):
         getattr(draw, "__wrapped__", draw)(planar, 0)
+
+
+# ---- Families -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", [bures.MeanField(), bures.LowRank()], ids=str)
+def test_every_figure_draws_every_family(family, spatial):
+    fit = bures.fit(spatial.target, key=jax.random.key(0), family=family)
+    assert isinstance(fit.approximation, bures.LowRankGaussian)
+    figure = plot.summary(fit)
+    render(figure)
+    assert fit.approximation.label in figure.get_suptitle()
+    axes = plot.marginals(fit, fit.approximation)
+    density = axes[1].lines[0].get_ydata()
+    assert np.max(density) == pytest.approx(0.39894 / float(fit.approximation.standard_deviations[1]), rel=1e-2)
+    grid = plot.pairs({"fit": fit, "full": spatial}, max_coordinates=3)
+    render(grid[0, 0].figure)
+    # The ellipse is where the pair's own Gaussian is two standard deviations from its mean.
+    noise = fit.approximation.marginal([0, 2]).whiten(jnp.asarray(grid[2, 0].lines[1].get_xydata()))
+    np.testing.assert_allclose(np.linalg.norm(noise, axis=1), 2, rtol=1e-6)
+
+
+@pytest.mark.parametrize("family", [bures.MeanField(), bures.LowRank()], ids=str)
+def test_paths_of_families_in_the_plane(family, key):
+    target = bures.Target(lambda z: -(z[0] ** 2 + z[1] ** 2 - z[0] * z[1]), 2)
+    fit = bures.fit(target, key=key, family=family, init=bures.Gaussian.standard(2), num_steps=2, **QUICK)
+    ax = plot.evolution(fit)
+    render(ax.figure)
+    assert labels(ax) == ["0", "1", "2 (final)"]
+
+
+def test_figures_in_many_dimensions_make_no_matrix(key):
+    """In 5000 dimensions a covariance is refused; marginals and pairs are not."""
+    q = low_rank_gaussian(1, 5000)
+    axes = plot.marginals({"q": q, "mean field": bures.MeanField().of(q)}, q, max_coordinates=2)
+    assert len(axes) == 2 and axes[0].patches
+    assert plot.pairs(q, max_coordinates=2).shape == (2, 2)

@@ -4,9 +4,11 @@ import builtins
 import subprocess
 import sys
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from problems import low_rank_gaussian
 
 import bures
 from bures.reference import Chains, nuts, random_walk_metropolis
@@ -77,6 +79,14 @@ def test_starts_of_the_random_walk(key):
     starts = np.arange(6.0).reshape(2, DIM)
     draws = random_walk_metropolis(key, TARGET, initial=starts, num_chains=2, **options).draws
     np.testing.assert_allclose(np.asarray(draws)[:, 0], starts, atol=1e-8)
+
+
+def test_starts_are_drawn_from_any_family(key):
+    q = low_rank_gaussian(1, TARGET.dim, (2.0,))
+    options = {"proposal_covariance": PROPOSAL, "num_samples": 1, "num_warmup": 1}
+    starts = bures.reference._starts(jax.random.key(1), TARGET, q, None, 3)
+    np.testing.assert_array_equal(starts, q.sample(jax.random.key(1), 3))
+    assert random_walk_metropolis(key, TARGET, initial=q, **options).draws.shape == (4, 1, TARGET.dim)
 
 
 def test_thinning_keeps_every_nth_draw(key):

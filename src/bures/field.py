@@ -80,7 +80,20 @@ class Path(NamedTuple):
 
 
 class Field(NamedTuple):
-    """The Wasserstein gradient of a bound at n draws of q: what an estimator reports."""
+    """The Wasserstein gradient of a bound at n draws of q: what an estimator reports, and a family projects.
+
+    At a draw z it is A s, with s = ∇(log p − log q) and A the coefficient of the bound; its mean is `a`, its `slope`
+    the operator S of the affine map z ↦ a + S (z − m) that is nearest to it.
+
+    >>> import bures, jax, jax.numpy as jnp
+    >>> target = bures.Target(lambda z: -jnp.sum((z - 1.0) ** 2), dim=2)
+    >>> q, noise = bures.Gaussian.standard(2), jax.random.normal(jax.random.key(0), (100, 1, 2))
+    >>> field = bures.Price(M=100).field(noise, q, target, bures.ELBO())
+    >>> field.score.shape, field.slope.diagonal().round(6).tolist()  # Σ⁻¹ − 2 I
+    ((100, 2), [-1.0, -1.0])
+    >>> bures.MeanField().of(q).project(field).S.diagonal.round(6).tolist()
+    [-1.0, -1.0]
+    """
 
     noise: Float[AnyArray, "n dim"]  # the draws, where q is standard normal
     score: Float[AnyArray, "n dim"]  # ∇ℓ at the draws; zero where the weight is

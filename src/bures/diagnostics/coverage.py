@@ -13,7 +13,7 @@ import numpy as np
 from bures import linalg
 from bures.diagnostics.weighted import WeightedDraws, log_evidence
 from bures.engine import Evaluator
-from bures.family.gaussian import Gaussian
+from bures.family import AbstractApproximation, Gaussian
 from bures.search import Budget, climb
 from bures.start import LATER_EVALUATIONS, Mode, View, distinct, look
 from bures.survey import surprising_places, survey, unknown_places
@@ -129,7 +129,12 @@ def _is_other_scale(q: Gaussian, scale: Gaussian) -> bool:
 
 
 def find_missed(
-    q: Gaussian, log_evidence: float, num_samples: int, modes: Sequence[Mode], views: Sequence[View], reach: float
+    q: AbstractApproximation,
+    log_evidence: float,
+    num_samples: int,
+    modes: Sequence[Mode],
+    views: Sequence[View],
+    reach: float,
 ) -> Coverage:
     """What `num_samples` draws of q, which found this evidence, cannot have seen of the modes and in the views."""
     if not math.isfinite(log_evidence):
@@ -146,11 +151,11 @@ def find_missed(
     return Coverage(tuple(missed), outside if outside > 2 * _LEAST_SHARE else 0.0, reach)
 
 
-def _is_apart(q: Gaussian, point: np.ndarray) -> bool:
+def _is_apart(q: AbstractApproximation, point: np.ndarray) -> bool:
     return float(np.linalg.norm(q.whiten(point[None]))) > math.sqrt(q.dim) + 3
 
 
-def _unseen(q: Gaussian, log_evidence: float, num_samples: int, view: View, heavy: float) -> float:
+def _unseen(q: AbstractApproximation, log_evidence: float, num_samples: int, view: View, heavy: float) -> float:
     """The mass, relative to the evidence, where so few of q's draws fall that they cannot have seen it.
 
     Only places count where a draw of q would weigh more than `heavy` times the mean.

@@ -14,7 +14,7 @@ from bures.check import check_positive_integer, fail
 from bures.diagnostics.coverage import Coverage, Missed
 from bures.diagnostics.pareto import khat_threshold, smooth_log_weights
 from bures.diagnostics.weighted import Points, WeightedDraws, log_evidence, ness, relative_weights
-from bures.family.gaussian import Gaussian
+from bures.family import AbstractApproximation
 from bures.objective import IWELBO
 from bures.target import Target
 
@@ -238,7 +238,7 @@ _NOT_SEARCHED = "The approximation is close to the target where its draws are."
 
 
 def diagnose(
-    key: Key[Array, ""], q: Gaussian, target: Target, *, num_samples: int = 10_000, K: int = 10, **run: Any
+    key: Key[Array, ""], q: AbstractApproximation, target: Target, *, num_samples: int = 10_000, K: int = 10, **run: Any
 ) -> Diagnostics:
     """Diagnostics of q as an approximation to the target, from fresh importance weights."""
     check_diagnosis(num_samples, K)

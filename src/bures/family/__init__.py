@@ -6,6 +6,7 @@ from bures.family.families import (
     FullRank as FullRank,
     LowRank as LowRank,
     MeanField as MeanField,
+    family_of as family_of,
 )
 from bures.family.gaussian import Gaussian as Gaussian
 from bures.family.low_rank import LowRankGaussian as LowRankGaussian

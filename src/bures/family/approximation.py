@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
-from bures.arrays import AnyArray, Module
+from bures.arrays import AnyArray, Module, namespace
 from bures.check import check_key, check_positive_integer, fail
 from bures.field import Estimate, Field, Operator
 
@@ -106,8 +106,12 @@ class AbstractApproximation(Module):
     # ---- Validity
 
     def is_valid(self) -> Bool[AnyArray, ""]:
-        """Whether it is a distribution: all finite, the covariance positive definite."""
-        raise NotImplementedError
+        """Whether it is a distribution: all of it finite, and its log determinant, too."""
+        xp = namespace(self.mean)
+        finite = xp.isfinite(self.log_det_root())
+        for part in self.parts().values():
+            finite = finite & xp.all(xp.isfinite(part))
+        return finite
 
     def min_eigenvalue(self) -> Float[AnyArray, ""]:
         """The smallest eigenvalue of the covariance, or a bound below it where that costs less."""

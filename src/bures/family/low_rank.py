@@ -52,6 +52,10 @@ class Slope(NamedTuple):
 class LowRankGaussian(AbstractApproximation):
     """N(mean, D (I + V (Λ − I) Vᵀ) D) with D = diag(scale), V = `basis`, Λ = diag(variances).
 
+    The columns of `basis` are orthonormal; a variance of exactly one is that of a column that is not in use. Without
+    columns it is mean field. It has no d × d array; `covariance` and `as_gaussian` make one where asked, up to 4000
+    dimensions.
+
     >>> q = LowRankGaussian(jnp.zeros(3), jnp.ones(3), jnp.eye(3)[:, :1], jnp.array([4.0]))
     >>> q.standard_deviations.tolist(), q.rank
     ([2.0, 1.0, 1.0], 1)
@@ -239,8 +243,8 @@ class LowRankGaussian(AbstractApproximation):
         return xp.sqrt((estimate.a**2).sum() + (estimate.S.diagonal**2 * variances).sum())
 
     def transport(self, estimate, step_size, clip):
-        scale, columns, signs, clipped = moves.transport(self, estimate, step_size, clip)
-        basis, variances = moves.spectrum(columns / scale[:, None], signs)
+        scale, columns, weights, clipped = moves.transport(self, estimate, step_size, clip)
+        basis, variances = moves.spectrum(columns, weights)
         mean = self.mean + step_size * estimate.a
         return self.replaced(mean=mean, scale=scale, basis=basis, variances=variances), clipped
 
@@ -264,6 +268,8 @@ class LowRankGaussian(AbstractApproximation):
     def from_free(self, free, frame):
         mean, scale, columns = free
         signs = jnp.where(scale < 0, -1, 1).astype(scale.dtype)
+        rescaled = frame.columns * (scale * signs / self.scale)[:, None]
+        columns = jnp.where(frame.kinds > 0, columns, rescaled)
         basis, variances = moves.spectrum(columns / (scale * signs)[:, None], frame.kinds)
         moved = self.replaced(mean=mean, scale=scale * signs, basis=basis, variances=variances)
         return moved, moves.Frame(signs, columns, frame.kinds)

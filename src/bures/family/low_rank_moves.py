@@ -64,26 +64,37 @@ def spectrum(columns: Columns, kinds: Float[AnyArray, " r"]) -> tuple[Columns, F
 def transport(
     q: "LowRankGaussian", estimate: Estimate, step_size: Any, clip: tuple[Any, Any]
 ) -> tuple[Vector, Columns, Float[AnyArray, " r"], AnyArray]:
-    """D and U of Σ = D² + U diag(signs) Uᵀ after I + η S has acted on both, without what leaves the family.
+    """D, and W and w of R = I + W diag(w) Wᵀ, after I + η S has acted, without what leaves the family; was it clamped?
 
-    So D is multiplied by 1 + η diag S, clamped, and U by I + η S, its off-diagonal part shortened to the clamp.
+    D is multiplied by 1 + η diag S, clamped, and a wide column U of D² + U Uᵀ by I + η S, its off-diagonal part
+    shortened to the clamp. A narrow column keeps its direction, and its variance is multiplied by the square of
+    1 + η s, clamped, where s is the slope along it.
     """
     xp = namespace(q.mean)
     low, high = clip
     raw = 1 + step_size * estimate.S.diagonal
     factor = xp.clip(raw, low, high)
-    signs = xp.where(q.variances < 1, -1, 1).astype(q.mean.dtype)
-    lengths = xp.sqrt(xp.abs(q.variances - 1))
-    columns = q.scale[:, None] * q.basis * lengths
-    across = step_size * (estimate.S.along * lengths - estimate.S.diagonal[:, None] * columns)
+    wide = q.variances >= 1
+    lengths = xp.where(wide, xp.abs(q.variances - 1), 0) ** 0.5
+    directions = q.scale[:, None] * q.basis
+    across = step_size * (estimate.S.along - estimate.S.diagonal[:, None] * directions) * lengths
+    columns = directions * lengths
     size, limit = xp.linalg.norm(across, axis=0), xp.minimum(1 - low, high - 1) * xp.linalg.norm(columns, axis=0)
     shortened = xp.minimum(1, limit / xp.where(size > 0, size, 1))
+    slopes = (directions * estimate.S.along).sum(axis=0) / (directions**2).sum(axis=0)
+    stretched = 1 + step_size * slopes
     clipped = xp.any(factor != raw) | xp.any(shortened < 1)
-    return factor * q.scale, factor[:, None] * columns + shortened * across, signs, clipped
+    scale = factor * q.scale
+    moved = (factor[:, None] * columns + shortened * across) / scale[:, None]
+    narrower = xp.minimum(q.variances * xp.clip(stretched, low, high) ** 2, 1) - 1
+    return scale, xp.where(wide, moved, q.basis), xp.where(wide, 1, narrower), clipped
 
 
 class Frame(NamedTuple):
-    """Free parameters are the mean, the scales with signs, and columns U of Σ = D² + U diag(kinds) Uᵀ."""
+    """Free parameters are the mean, the scales with signs, and columns U of Σ = D² + U diag(kinds) Uᵀ.
+
+    Narrow columns are not free: they keep their direction and their variance in units of the scales.
+    """
 
     signs: Vector
     columns: Columns
@@ -210,7 +221,9 @@ def _least_squares(q: "LowRankGaussian", field: Field) -> Seen:
     inverse = (vectors / xp.maximum(values, smallest)) @ vectors.T
     fitted = inverse @ (features.T / n)
     s_left, u_left = s - features @ (fitted @ s), u - features @ (fitted @ u)
-    b = (s_left * u_left).sum(axis=0) / xp.maximum((u_left**2).sum(axis=0), np.finfo(u.dtype).tiny)
+    # Where a column is one coordinate, nothing of that is left to fit.
+    left = (u_left**2).sum(axis=0)
+    b = xp.where(left > smallest * n, (s_left * u_left).sum(axis=0), 0) / xp.where(left > smallest * n, left, 1)
     a, *C = fitted @ (s - b * u)
     along = (xp.stack(C, axis=1) if C else xp.zeros_like(V)) + b[:, None] * V
     residual = s_left - b * u_left
@@ -348,19 +361,20 @@ def _turn(
     if not q.capacity:
         return q.basis, q.variances
     xp, r = namespace(X), q.capacity
+    free = min(r, q.dim - r)  # dimensions that columns can turn into
     # No column turns by more than about 45 degrees.
     across, triangle = linalg.qr(Y / xp.maximum(xp.linalg.norm(Y, axis=0), 1))
-    tangent = xp.concatenate(
-        [xp.concatenate([X, triangle.T], axis=1), xp.concatenate([triangle, xp.zeros_like(X)], axis=1)]
-    )
+    across, triangle = across[:, :free], triangle[:free]
+    nothing = xp.zeros((free, free), X.dtype)
+    tangent = xp.concatenate([xp.concatenate([X, triangle.T], axis=1), xp.concatenate([triangle, nothing], axis=1)])
     values, vectors = linalg.eigh(tangent)
     acted = (vectors * _factor(_tame(values, error**2), 1)) @ vectors.T
-    roots = xp.concatenate([q.variances**0.5, xp.ones(r, X.dtype)])
+    roots = xp.concatenate([q.variances**0.5, xp.ones(free, X.dtype)])
     values, vectors = linalg.eigh(roots[:, None] * acted * roots)
     columns = xp.concatenate([q.basis, across], axis=1) @ vectors
     columns, weights = _rescaled(columns, values, xp.sqrt(factor)[:, None])
     basis, triangle = linalg.qr(columns)
-    values, vectors = linalg.eigh(xp.eye(2 * r, dtype=X.dtype) + (triangle * weights) @ triangle.T)
+    values, vectors = linalg.eigh(xp.eye(triangle.shape[0], dtype=X.dtype) + (triangle * weights) @ triangle.T)
     gains = xp.where(values > 0, worth(xp.maximum(values, np.finfo(X.dtype).tiny)), np.inf)
     best = xp.argsort(-gains)[:r]
     kept = gains[best] > _WORTH + error**2
@@ -379,7 +393,7 @@ def _rescaled(columns: Columns, values: AnyArray, root: AnyArray) -> tuple[Colum
         return columns / root, values - 1
     inverse = xp.where(narrow, 1 / xp.maximum(values, np.finfo(columns.dtype).tiny) - 1, 0)
     basis, triangle = linalg.qr(root * columns)
-    precision, vectors = linalg.eigh(xp.eye(values.size, dtype=columns.dtype) + (triangle * inverse) @ triangle.T)
+    precision, vectors = linalg.eigh(xp.eye(triangle.shape[0], dtype=columns.dtype) + (triangle * inverse) @ triangle.T)
     # Those above one, as many as there are narrow columns, are last: turned round they are first, as the narrow are.
     turned, precision = (basis @ vectors)[:, ::-1], precision[::-1]
     return xp.where(narrow, turned, columns / root), xp.where(narrow, 1 / precision, values) - 1

@@ -5,7 +5,7 @@ import math
 
 from bures.engine import FEW_POINTS, MANY, default_draws
 from bures.estimator import AbstractEstimator, Stein
-from bures.family import AbstractApproximation, AbstractFamily, FullRank, Gaussian, LowRank
+from bures.family import AbstractApproximation, AbstractFamily, FullRank, LowRank, family_of
 from bures.loop import Method
 from bures.objective import ELBO, IWELBO, VRIWAE, AbstractObjective
 from bures.target import Target
@@ -27,7 +27,7 @@ def default_family(target: Target, init: AbstractApproximation | None = None) ->
     (FullRank(), LowRank(rank=None))
     """
     if init is not None:
-        return FullRank() if isinstance(init, Gaussian) else LowRank(None if init.grows else init.capacity)
+        return family_of(init)
     return FullRank() if target.dim <= FULL_RANK_DIM else LowRank()
 
 

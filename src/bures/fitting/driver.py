@@ -91,7 +91,7 @@ def fit(
     geometry = Whitened() if geometry is None else geometry
     chosen = default_estimator(target, objective, family=family) if estimator is None else estimator
     method = Method(objective, chosen, geometry)
-    geometry.check_family(family.standard(min(target.dim, 4)))
+    geometry.check_family(family.standard(min(target.dim, 4)) if init is None else init)
     if num_steps is not None:
         num_steps = check_positive_integer("num_steps", num_steps, "Leave it out to stop by itself.")
     if tolerance is not None:
