@@ -54,7 +54,8 @@ class AbstractGeometry(Module):
         """Raise a ValueError with the reason if this geometry cannot move members of q's family."""
         if self.move is not None and not q.can(self.move):
             wanted = f"able to move a {q.family} approximation, which has no `{self.move}`"
-            raise fail("geometry", wanted, self, "Use another geometry, or family=FullRank().")
+            others = "" if self.move == "whitened_step" else "Whitened(), or "
+            raise fail("geometry", wanted, self, f"Use {others}family=FullRank().")
 
     def init(self, q: AbstractApproximation) -> PyTree:
         """The state before the first step."""

@@ -325,7 +325,7 @@ def _sums_by_split(
     return plain, *sums
 
 
-def _moments(total: np.ndarray, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _moments(total: Any, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Weighted means and standard deviations from sums of w, w z and w z²."""
     total = np.maximum(total, 1e-300)
     mean = first / total

@@ -401,7 +401,7 @@ def _rescaled(columns: Columns, values: AnyArray, root: AnyArray) -> tuple[Colum
 
 def _renew(
     q: "LowRankGaussian", basis: Columns, variances: Float[AnyArray, " r"], residual: Float[AnyArray, "n dim"]
-) -> tuple[Columns, Float[AnyArray, " r"]]:
+) -> tuple[Float[AnyArray, "dim k"], Float[AnyArray, " k"]]:
     """Columns not in use turned towards where the residual is largest; more of them if all are in use and may grow."""
     xp, n = namespace(basis), residual.shape[0]
     if not q.capacity:

@@ -24,7 +24,7 @@ def default_family(target: Target, init: AbstractApproximation | None = None) ->
     about 0.1 seconds at d = 400. One of a low-rank Gaussian takes 100 to 200 draws in any dimension.
 
     >>> default_family(Target(lambda z: -z @ z, dim=3)), default_family(Target(lambda z: -z @ z, dim=1000))
-    (FullRank(), LowRank(rank=None))
+    (FullRank(), LowRank())
     """
     if init is not None:
         return family_of(init)
