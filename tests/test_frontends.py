@@ -407,7 +407,7 @@ def test_command_line_stan(tmp_path):
     command = [sys.executable, "-m", "bures.cli", "fit", program, "--data", "data.json", "--num-steps", "5"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    assert "schools: 5 steps" in done.stdout
+    assert "schools: full rank, 5 steps" in done.stdout
     assert (tmp_path / "bures-output" / "schools.fit").is_file()
 
 
