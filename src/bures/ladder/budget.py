@@ -41,13 +41,25 @@ class Budget:
 
     def spend(self, points: int) -> None:
         """Note so many evaluations about to be made; raises `BudgetSpent` if they are not within the limits."""
-        if self.count + points > self.max_evaluations:
+        self._check(self.count + points)
+        self.count += points
+
+    def note(self, points: int) -> None:
+        """Note so many evaluations that have been made."""
+        self.count += points
+
+    def note_and_check(self, points: int) -> None:
+        """The same, and raise `BudgetSpent` if that was all there is."""
+        self.note(points)
+        self._check(self.count + 1)
+
+    def _check(self, count: int) -> None:
+        if count > self.max_evaluations:
             self.reason = f"max_evaluations={self.max_evaluations}"
         elif self.seconds > self.max_seconds:
             self.reason = f"max_seconds={self.max_seconds:g}"
         if self.is_spent:
             raise BudgetSpent(self.reason)
-        self.count += points
 
     def watch(self, evaluator: Evaluator) -> Evaluator:
         """The evaluator, every call of it paid from here."""

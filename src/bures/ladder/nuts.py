@@ -12,7 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Bool, Float, Key
 
 from bures.reference import Chains, import_blackjax
 from bures.target import Target
@@ -26,6 +26,7 @@ _DOUBLINGS = 9  # of a path, at the most
 _LEAST, _MOST = 200, 10_000  # draws in each chain
 _RHAT, _TAIL = 1.01, 400  # that chains which agree stay below; effective draws for the tails
 _DIVERGENT = 0.01  # share of transitions that may diverge
+_RESTARTS = 3  # with half the step size, where more do
 
 
 class NutsRun(NamedTuple):
@@ -33,6 +34,7 @@ class NutsRun(NamedTuple):
 
     chains: Chains
     log_p: Float[np.ndarray, "chain draw"]
+    diverging: Bool[np.ndarray, "chain draw"]
     step_size: float
 
     @property
@@ -52,8 +54,7 @@ class NutsRun(NamedTuple):
     @property
     def divergent(self) -> float:
         """Share of the transitions that diverged."""
-        assert self.chains.divergences is not None
-        return float(np.sum(self.chains.divergences)) / (self.chains.num_chains * self.chains.num_samples)
+        return float(np.mean(self.diverging))
 
     def is_enough(self, wanted: float) -> bool:
         """Whether the chains agree and know enough."""
@@ -101,6 +102,7 @@ class _Run:
     def go(self, wanted: float, limit: float, keep: Callable[[NutsRun], None]) -> NutsRun:
         self.tune()
         calls: list[_Call] = []
+        restarts = _RESTARTS
         while True:
             calls.append(self.advance(_CALL))
             draws = _CALL * len(calls)
@@ -108,6 +110,9 @@ class _Run:
                 continue
             run = self.found(calls)
             keep(run)
+            if run.divergent > _DIVERGENT / 2 and draws >= _LEAST / 2 and restarts:
+                self.step_size, restarts, calls = self.step_size / 2, restarts - 1, []
+                continue
             if draws >= _LEAST and (run.is_enough(wanted) or self.gradients > limit or draws >= _MOST):
                 return run
 
@@ -138,7 +143,7 @@ class _Run:
         joined = _Call(*(np.concatenate(parts, axis=1) for parts in zip(*calls, strict=True)))
         divergences = joined.divergent.sum(axis=1)
         chains = Chains(joined.z, joined.acceptance.mean(axis=1), self.target.names, divergences)
-        return NutsRun(chains, joined.log_p, self.step_size)
+        return NutsRun(chains, joined.log_p, joined.divergent, self.step_size)
 
 
 class _Call(NamedTuple):

@@ -8,12 +8,14 @@ different ancestors among the first draws, which are independent.
 """
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from bures import linalg
+from bures.diagnostics.pareto import pareto_khat
 from bures.diagnostics.weighted import WeightedDraws
 from bures.engine import Evaluator
 from bures.ladder.base import Base
@@ -24,6 +26,7 @@ from bures.threads import one_blas_thread
 CHAINS = 200
 _FIRST_DRAWS = 4000  # of the base, where there are none yet
 _LENGTH = 4  # transitions at a temperature below 1
+_HEAVIEST = 0.7  # k̂ of the weights: beyond it their mean, the evidence, is not known
 _EVEN = 0.5  # share of draws of chains that count after a step of temperature, at the least
 _ROUND = 4  # transitions at t = 1 between two looks
 _LEAST_ROUNDS = 3
@@ -56,6 +59,7 @@ def run_smc(
     wanted: float,
     limit: int,
     pool: WeightedDraws | None = None,
+    keep: Callable[[Tempered], None] = lambda found: None,
 ) -> Tempered:
     """Climb from the base to the target, and stay there until `wanted` effective draws are in sight or had.
 
@@ -64,9 +68,10 @@ def run_smc(
     - `wanted`: effective draws, for every coordinate and its square.
     - `limit`: evaluations it may take; it gives up early where they will not do.
     - `pool`: draws of the base with their log p, if there are some.
+    - `keep`: given what is found so far now and then, for a run that is ended.
     """
     with one_blas_thread(base.dim):
-        return _Climb(rng, evaluator, base, pool).run(wanted, limit)
+        return _Climb(rng, evaluator, base, pool).run(wanted, limit, keep)
 
 
 class _Climb:
@@ -78,7 +83,6 @@ class _Climb:
         self.path = Path(evaluator, base, frame, first_step_size(base.dim))
         self.log_evidence, self.variance = 0.0, 0.0
         self.temperatures = [0.0]
-        self.result: Tempered | None = None
         if pool is None:
             z = base.draw(rng, _FIRST_DRAWS)
             self.z, self.log_p = z, np.asarray(evaluator.value(z), np.float64)
@@ -88,7 +92,7 @@ class _Climb:
         self.cluster = np.arange(len(self.z))  # draws whose weights are independent of those of other clusters
         self.eve = np.arange(len(self.z))  # the ancestor of each draw among the first
 
-    def run(self, wanted: float, limit: int) -> Tempered:
+    def run(self, wanted: float, limit: int, keep: Callable[[Tempered], None]) -> Tempered:
         least = CHAINS
         while self.temperatures[-1] < 1:
             cloud = self.raise_temperature(least)
@@ -99,7 +103,7 @@ class _Climb:
                 return self.found()
             self.run_below(cloud, t)
             least = _EVEN * len(self.z)
-        return self.run_at_target(cloud, wanted, limit)
+        return self.run_at_target(cloud, wanted, limit, keep)
 
     @property
     def spent(self) -> int:
@@ -134,7 +138,9 @@ class _Climb:
         )
         self.cluster, self.eve = np.tile(np.arange(CHAINS), _LENGTH), np.tile(self.eve, _LENGTH)
 
-    def run_at_target(self, cloud: Cloud, wanted: float, limit: int) -> Tempered:
+    def run_at_target(
+        self, cloud: Cloud, wanted: float, limit: int, keep: Callable[[Tempered], None]
+    ) -> Tempered:
         """The chains at t = 1, until they know enough, or will not within the limit."""
         states: list[Cloud] = []
         while True:
@@ -146,14 +152,15 @@ class _Climb:
                     self.path = self.path.tuned(acceptance)
             cost = self.spent - began
             kept = states[math.ceil(len(states) * _DROPPED) :]
-            self.result = self.found(kept)
+            found = self.found(kept)
+            keep(found)
             if len(states) < _LEAST_ROUNDS * _ROUND:
                 continue
-            precision = self.result.precision
+            precision = found.precision
             assert precision is not None
             more = len(states) * (wanted / max(precision.effective, 1.0) - 1) / _ROUND  # rounds, at this pace
             if precision.is_enough(wanted) or self.spent + cost * max(1.0, min(more, 1e9)) > limit:
-                return self.result
+                return found
 
     def found(self, kept: list[Cloud] | None = None) -> Tempered:
         dim = len(self.path.frame)
@@ -180,15 +187,19 @@ def _effective(log_weights: Float[np.ndarray, " n"]) -> float:
 
 
 def _largest_step(log_ratio: Float[np.ndarray, " n"], most: float, least: float) -> float:
-    """The largest step of temperature after which `least` draws still count, by bisection."""
-    finite = np.where(np.isfinite(log_ratio), log_ratio, -np.inf)
-    if _effective(most * finite) >= least:
+    """The largest step of temperature after which `least` draws still count and no tail rules, by bisection."""
+
+    def holds(step: float) -> bool:
+        log_weights = step * log_ratio
+        return _effective(log_weights) >= least and pareto_khat(log_weights) < _HEAVIEST
+
+    if holds(most):
         return most
     low, high = 0.0, most
-    for _ in range(40):
+    for _ in range(30):
         middle = (low + high) / 2
-        low, high = (middle, high) if _effective(middle * finite) >= least else (low, middle)
-    return max(low, 1e-9 * most)
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return max(low, 1e-6 * most)
 
 
 def _systematic(rng: np.random.Generator, weights: Float[np.ndarray, " n"], count: int) -> Int[np.ndarray, " count"]:
