@@ -17,7 +17,7 @@ class Precision(NamedTuple):
 
     mean_error: float  # the largest standard error of a mean, in standard deviations
     deviation_error: float  # the largest relative standard error of a standard deviation
-    effective: float  # independent draws that would know the worst mean, or second moment, as well
+    effective: float  # independent draws that would know the worst mean as well
     drift: float  # the largest change between both halves of the chains, in the standard errors allowed
     families: int  # ancestors that are left
 
@@ -44,11 +44,8 @@ def measure(states: Float[np.ndarray, "time chain dim"], family: Int[np.ndarray,
     with np.errstate(divide="ignore", invalid="ignore"):
         drift = np.nanmax(np.abs(shifts.mean(axis=0)) / _error(shifts - shifts.mean(axis=0), family))
     allowed = norm.isf(_FALSE_ALARMS / (2 * shifts.shape[1]))
-    # Independent draws of a distribution of this kurtosis would know the second moment with this error.
-    kurtosis = np.maximum(np.mean(squares**2, axis=(0, 1)), 1e-3)
-    effective = min(float(np.min(1 / error**2)), float(np.min(kurtosis / error_of_square**2)))
     worst = float(np.max(error)), float(np.max(error_of_square)) / 2
-    return Precision(*worst, effective, float(drift / allowed), len(np.unique(family)))
+    return Precision(*worst, 1 / max(worst[0], 1e-300) ** 2, float(drift / allowed), len(np.unique(family)))
 
 
 def _error(chain_means: Float[np.ndarray, "chain dim"], family: Int[np.ndarray, " chain"]) -> Float[np.ndarray, " dim"]:
@@ -57,3 +54,10 @@ def _error(chain_means: Float[np.ndarray, "chain dim"], family: Int[np.ndarray, 
     sums = np.zeros((member.max() + 1, chain_means.shape[1]))
     np.add.at(sums, member, chain_means)
     return np.sqrt(np.sum(sums**2, axis=0)) / len(chain_means)
+
+
+def slowest(states: Float[np.ndarray, "time chain dim"]) -> float:
+    """The correlation of a state with the next, of the coordinate where it is largest."""
+    mean, deviation = states.mean(axis=(0, 1)), states.std(axis=(0, 1))
+    x = (states - mean) / np.maximum(deviation, 1e-300)
+    return float(np.max(np.mean(x[1:] * x[:-1], axis=(0, 1))))

@@ -17,7 +17,7 @@ _ACCEPTANCE = 0.8  # that step sizes are tuned to
 _GAIN = 1.0  # of the logarithm of the step size, for an acceptance off by one
 _QUARTER = math.pi / 2  # of a period: so long a path makes a draw of a standard normal independent of the last
 _JITTER = 0.3  # of the length of paths, so that no period is met for ever
-_MOST_STEPS = 16  # in a path
+_MOST_STEPS = 64  # in a path
 _HOPELESS = 1000.0  # error of the energy, in nats, from which a chain is not followed any further
 
 
@@ -49,6 +49,7 @@ class Path(NamedTuple):
     base: Base
     frame: Float[np.ndarray, "dim dim"]  # columns in which the density is about standard normal
     step_size: float
+    length: float = _QUARTER  # of the paths, about
 
     def at(self, z: Float[np.ndarray, "chain dim"], t: float) -> Cloud:
         """A cloud at these points; the base is not asked at the target's end."""
@@ -59,7 +60,7 @@ class Path(NamedTuple):
 
     def move(self, rng: np.random.Generator, cloud: Cloud, t: float) -> tuple[Cloud, float]:
         """One transition of every chain that leaves base^(1−t) p^t as it is; and the mean acceptance rate."""
-        length = _QUARTER * rng.uniform(1 - _JITTER, 1 + _JITTER)
+        length = self.length * rng.uniform(1 - _JITTER, 1 + _JITTER)
         count = max(1, min(_MOST_STEPS, round(length / self.step_size)))
         steps = self.step_size * rng.uniform(1 - _JITTER, 1 + _JITTER, (len(cloud.z), 1))
         momentum = rng.standard_normal(cloud.z.shape)

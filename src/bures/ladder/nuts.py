@@ -25,8 +25,8 @@ _ACCEPTANCE, _GAIN = 0.8, 1.0
 _DOUBLINGS = 9  # of a path, at the most
 _LEAST, _MOST = 200, 10_000  # draws in each chain
 _RHAT, _TAIL = 1.01, 400  # that chains which agree stay below; effective draws for the tails
-_DIVERGENT = 0.01  # share of transitions that may diverge
-_RESTARTS = 3  # with half the step size, where more do
+_DIVERGENT = 0.02  # share of transitions that may diverge
+_RESTARTS = 2  # with half the step size, where more do
 
 
 class NutsRun(NamedTuple):
@@ -110,7 +110,7 @@ class _Run:
                 continue
             run = self.found(calls)
             keep(run)
-            if run.divergent > _DIVERGENT / 2 and draws >= _LEAST / 2 and restarts:
+            if run.divergent > _DIVERGENT and draws >= _LEAST / 2 and restarts:
                 self.step_size, restarts, calls = self.step_size / 2, restarts - 1, []
                 continue
             if draws >= _LEAST and (run.is_enough(wanted) or self.gradients > limit or draws >= _MOST):

@@ -19,7 +19,7 @@ from bures.diagnostics.pareto import pareto_khat
 from bures.diagnostics.weighted import WeightedDraws
 from bures.engine import Evaluator
 from bures.ladder.base import Base
-from bures.ladder.chains import Precision, measure
+from bures.ladder.chains import Precision, measure, slowest
 from bures.ladder.hmc import Cloud, Path, first_step_size
 from bures.threads import one_blas_thread
 
@@ -27,9 +27,10 @@ CHAINS = 200
 _FIRST_DRAWS = 4000  # of the base, where there are none yet
 _LENGTH = 4  # transitions at a temperature below 1
 _HEAVIEST = 0.7  # k̂ of the weights: beyond it their mean, the evidence, is not known
-_EVEN = 0.5  # share of draws of chains that count after a step of temperature, at the least
+_EVEN = 0.3  # share of draws of chains that count after a step of temperature, at the least
 _ROUND = 4  # transitions at t = 1 between two looks
-_LEAST_ROUNDS = 3
+_TUNED = 4  # transitions that tune the step size before
+_SLOW = 0.5  # correlation of a state with the next from which longer paths are tried
 _DROPPED = 1 / 3  # of the transitions at t = 1, in which the step size is tuned and errors of the weights are forgotten
 _MOST_TEMPERATURES = 50
 _FULL_FRAME = 10  # draws for each dimension from which their covariance is taken for the frame
@@ -72,6 +73,18 @@ def run_smc(
     """
     with one_blas_thread(base.dim):
         return _Climb(rng, evaluator, base, pool).run(wanted, limit, keep)
+
+
+class _Pace(NamedTuple):
+    """Of a round: its evaluations, and the correlation of a state with the next, of the slowest coordinate."""
+
+    cost: int
+    memory: float
+
+    @property
+    def forgotten(self) -> float:
+        """How fast chains forget, for each evaluation."""
+        return -math.log(min(max(self.memory, 0.01), 0.999)) / self.cost
 
 
 class _Climb:
@@ -143,24 +156,40 @@ class _Climb:
     ) -> Tempered:
         """The chains at t = 1, until they know enough, or will not within the limit."""
         states: list[Cloud] = []
+        for _ in range(_TUNED):
+            cloud, acceptance = self.path.move(self.rng, cloud, 1.0)
+            self.path = self.path.tuned(acceptance)
+            states.append(cloud)
+        pace = self.run_round(states)
         while True:
-            began = self.spent
-            for _ in range(_ROUND):
-                cloud, acceptance = self.path.move(self.rng, cloud, 1.0)
-                states.append(cloud)
-                if len(states) <= _LEAST_ROUNDS * _ROUND * _DROPPED:  # kept as it is among the states that count
-                    self.path = self.path.tuned(acceptance)
-            cost = self.spent - began
-            kept = states[math.ceil(len(states) * _DROPPED) :]
-            found = self.found(kept)
+            pace = self.run_round(states) if len(states) % (2 * _ROUND) else self.lengthened(states, pace)
+            found = self.found(states[math.ceil(len(states) * _DROPPED) :])
             keep(found)
-            if len(states) < _LEAST_ROUNDS * _ROUND:
-                continue
             precision = found.precision
             assert precision is not None
             more = len(states) * (wanted / max(precision.effective, 1.0) - 1) / _ROUND  # rounds, at this pace
-            if precision.is_enough(wanted) or self.spent + cost * max(1.0, min(more, 1e9)) > limit:
+            if precision.is_enough(wanted) or self.spent + pace.cost * max(1.0, min(more, 1e9)) > limit:
                 return found
+
+    def run_round(self, states: list[Cloud]) -> "_Pace":
+        """Some transitions at t = 1, added to the states."""
+        began, cloud = self.spent, states[-1]
+        for _ in range(_ROUND):
+            cloud, _ = self.path.move(self.rng, cloud, 1.0)
+            states.append(cloud)
+        x = np.stack([state.z for state in states[-_ROUND - 1 :]])
+        return _Pace(self.spent - began, slowest(x))
+
+    def lengthened(self, states: list[Cloud], pace: "_Pace") -> "_Pace":
+        """A round with paths of twice the length, which stay if chains forget more by them for what they cost."""
+        if pace.memory < _SLOW:
+            return self.run_round(states)
+        shorter, self.path = self.path, self.path._replace(length=2 * self.path.length)
+        new = self.run_round(states)
+        if new.forgotten < pace.forgotten:
+            self.path = shorter
+            return pace
+        return new
 
     def found(self, kept: list[Cloud] | None = None) -> Tempered:
         dim = len(self.path.frame)

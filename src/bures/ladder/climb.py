@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _STEP_EVALUATIONS = 8_000  # of the Gaussian's steps: what follows corrects the rest for less
 _LEAST_STEPS = 10
 _START_AND_JUDGEMENT = 8_000  # evaluations that are kept from a small budget for them
-_SMC_LIMIT = 50_000  # evaluations of tempered SMC: NUTS takes over where they do not do
+_SMC_LIMIT = 100_000  # evaluations of tempered SMC: NUTS takes over where they do not do
 _NUTS_LIMIT = 1_000_000
 _FIT, _REFINE, _SMC, _NUTS, _SEARCH, _CHOICE = range(6)  # with the key, for the parts of a climb
 
