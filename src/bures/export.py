@@ -68,7 +68,8 @@ def tree_of(
     groups: dict[str, dict[str, Any]] = {"posterior": _by_chain(target.constrain, z)}
     if statistics:
         groups["sample_stats"] = {name: np.asarray(value) for name, value in statistics.items()}
-    attributes_by_group = dict.fromkeys(groups, {"inference_library": "bures", **attributes, **labels.attributes})
+    attributes = {"inference_library": "bures", **attributes, **labels.attributes}
+    attributes_by_group = dict.fromkeys(groups, attributes)
     if labels.log_likelihood is not None:
         groups["log_likelihood"] = _by_chain(labels.log_likelihood, z)
     if labels.observed_data:

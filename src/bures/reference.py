@@ -350,9 +350,7 @@ def _check_shape(starts: Array, shape: tuple[int, ...]) -> Array:
     return starts
 
 
-def _diagnose(
-    name: str, coordinates: Float[np.ndarray, "dim chain draw"], **options: Any
-) -> Float[np.ndarray, " dim"]:
+def _diagnose(name: str, coordinates: Float[np.ndarray, "dim chain draw"], **options: Any) -> Float[np.ndarray, " dim"]:
     """A diagnostic of ArviZ for each coordinate; NaN where there is nothing to judge."""
     from arviz_stats.base.array import array_stats  # takes a second to import
 

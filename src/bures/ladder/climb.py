@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _STEP_EVALUATIONS = 8_000  # of the Gaussian's steps: what follows corrects the rest for less
 _LEAST_STEPS = 10
 _START_AND_JUDGEMENT = 8_000  # evaluations that are kept from a small budget for them
-_SMC_LIMIT = 100_000  # evaluations of tempered SMC: NUTS takes over where they do not do
+_SMC_LIMIT = 60_000  # evaluations of tempered SMC: NUTS takes over where they do not do
 _NUTS_LIMIT = 1_000_000
 _FIT, _REFINE, _SMC, _NUTS, _SEARCH, _CHOICE = range(6)  # with the key, for the parts of a climb
 
@@ -66,13 +66,13 @@ def sample(
 
     **Arguments:**
 
-    - `target_or_model`: a `Target`, a JAX log density `(dim,) -> scalar` together with `dim`, or a PyMC model. For models
-        of NumPyro and Stan see `bures.numpyro.sample` and `bures.stan.sample`.
+    - `target_or_model`: a `Target`, a JAX log density `(dim,) -> scalar` together with `dim`, or a PyMC model. For
+        models of NumPyro and Stan see `bures.numpyro.sample` and `bures.stan.sample`.
     - `key`: a typed key, `jax.random.key(0)`. The same key gives the same draws.
     - `num_draws`: draws that come back. Chains of NUTS come back whole: so many at the least.
     - `max_seconds`, `max_evaluations`: when they are spent, the best so far comes back and says so. Evaluations are
         points at which log p and its gradient were computed. Neither is needed: it ends by itself.
-    - `progress`: a line on standard error for each rung; by default only on a terminal.
+    - `progress`: a line on standard error for each rung that does not pass; by default only on a terminal.
     - `dim`: the dimension of a bare log density.
 
     The tree has `posterior` in the target's own variables and `sample_stats` (log p; for draws that were resampled
@@ -257,11 +257,11 @@ class _Climb:
 
     def reach(self, rung: Rung) -> None:
         self.best = rung
-        if self.progress:
+        if self.progress and not rung.trustworthy:
             from rich.console import Console
 
-            spent = sum(self.spent.values())
-            Console(stderr=True, soft_wrap=True).print(f"{rung.name}, {spent} evaluations: {rung.verdict}", markup=False)
+            line = f"{rung.name}, {sum(self.spent.values())} evaluations: {rung.verdict}"
+            Console(stderr=True, soft_wrap=True).print(line, markup=False)
 
     def passed(self) -> bool:
         return self.best is not None and self.best.trustworthy

@@ -46,9 +46,7 @@ def search_around(
         assert scores is not None
         evidence = log_evidence(draws.log_weights)[0] if evidence is None else evidence
         uneven = evaluator.target.uneven
-        found, _, reach = search_again(
-            rng, around, evaluator, modes, scale, draws=draws, scores=scores, uneven=uneven
-        )
+        found, _, reach = search_again(rng, around, evaluator, modes, scale, draws=draws, scores=scores, uneven=uneven)
         missed = sum(_unreached(mode, z, evidence) for mode in found)
     return Searched(missed / (1 + missed), found, reach)
 

@@ -1,7 +1,7 @@
 """NUTS from scattered draws, with the covariance of what is known already as its mass matrix.
 
-The sampler is BlackJAX's (the extra `bures[mcmc]`). Four chains run side by side in short calls of one compiled program;
-between two calls the step size is tuned, the chains are judged and the budget is looked at.
+The sampler is BlackJAX's (the extra `bures[mcmc]`). Four chains run side by side in short calls of one compiled
+program; between two calls the step size is tuned, the chains are judged and the budget is looked at.
 """
 
 import math

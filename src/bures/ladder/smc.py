@@ -151,9 +151,7 @@ class _Climb:
         )
         self.cluster, self.eve = np.tile(np.arange(CHAINS), _LENGTH), np.tile(self.eve, _LENGTH)
 
-    def run_at_target(
-        self, cloud: Cloud, wanted: float, limit: int, keep: Callable[[Tempered], None]
-    ) -> Tempered:
+    def run_at_target(self, cloud: Cloud, wanted: float, limit: int, keep: Callable[[Tempered], None]) -> Tempered:
         """The chains at t = 1, until they know enough, or will not within the limit."""
         states: list[Cloud] = []
         for _ in range(_TUNED):
