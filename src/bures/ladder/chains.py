@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from scipy.stats import norm
 
 _FALSE_ALARMS = 0.001  # of drifts, over all coordinates
-_LEAST_FAMILIES = 50  # of chains, by ancestor, for their spread to tell
+LEAST_FAMILIES = 20  # of chains, by ancestor, for their spread to tell
 _MEAN_ERROR, _DEVIATION_ERROR = 0.04, 0.08  # in standard deviations; as of a correction by weights that works
 
 
@@ -24,7 +24,7 @@ class Precision(NamedTuple):
     def is_enough(self, wanted: float) -> bool:
         """Whether the moments are known well, and the chains have forgotten where they began."""
         precise = self.mean_error < _MEAN_ERROR and self.deviation_error < _DEVIATION_ERROR
-        return precise and self.effective >= wanted and self.drift < 1 and self.families >= _LEAST_FAMILIES
+        return precise and self.effective >= wanted and self.drift < 1 and self.families >= LEAST_FAMILIES
 
 
 def measure(states: Float[np.ndarray, "time chain dim"], family: Int[np.ndarray, " chain"]) -> Precision:
@@ -42,7 +42,8 @@ def measure(states: Float[np.ndarray, "time chain dim"], family: Int[np.ndarray,
     half = len(x) // 2
     shifts = np.concatenate([y[-half:].mean(axis=0) - y[:half].mean(axis=0) for y in (x, squares)], axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        drift = np.nanmax(np.abs(shifts.mean(axis=0)) / _error(shifts - shifts.mean(axis=0), family))
+        drifts = np.abs(shifts.mean(axis=0)) / _error(shifts - shifts.mean(axis=0), family)
+    drift = np.max(np.nan_to_num(drifts, nan=0.0, posinf=math.inf))  # chains that stand still do not drift
     allowed = norm.isf(_FALSE_ALARMS / (2 * shifts.shape[1]))
     worst = float(np.max(error)), float(np.max(error_of_square)) / 2
     return Precision(*worst, 1 / max(worst[0], 1e-300) ** 2, float(drift / allowed), len(np.unique(family)))

@@ -124,6 +124,7 @@ class _Climb:
         except KeyboardInterrupt:
             if self.best is None and not self.budget.is_spent:
                 raise
+            self.note = "Interrupted; this is the best so far. "
         best = rung_of_start(self.target, self.part(_CHOICE), self.num_draws) if self.best is None else self.best
         if self.budget.is_spent:
             self.note = f"Ended by {self.budget.reason}; this is the best so far. "

@@ -65,12 +65,12 @@ class Path(NamedTuple):
         steps = self.step_size * rng.uniform(1 - _JITTER, 1 + _JITTER, (len(cloud.z), 1))
         momentum = rng.standard_normal(cloud.z.shape)
         first = cloud.log_density(t) - np.sum(momentum**2, axis=1) / 2
-        new = cloud
+        new, lost = cloud, np.zeros(len(cloud.z), bool)
         with np.errstate(all="ignore"):
             for i in range(count):
                 momentum = momentum + (steps / 2 if i == 0 else steps) * (new.score(t) @ self.frame)
                 z = new.z + steps * momentum @ self.frame.T
-                lost = ~np.all(np.isfinite(z), axis=1) | ~(new.log_density(t) > first - _HOPELESS)
+                lost |= ~np.all(np.isfinite(z), axis=1) | ~(new.log_density(t) > first - _HOPELESS)
                 new = self.at(np.where(lost[:, None], cloud.z, z), t)
             momentum = momentum + steps / 2 * (new.score(t) @ self.frame)
             gain = new.log_density(t) - np.sum(momentum**2, axis=1) / 2 - first

@@ -129,9 +129,9 @@ class _Run:
     def advance(self, count: int) -> "_Call":
         """So many transitions of every chain, from where they are."""
         dtype = jnp.zeros(()).dtype  # BlackJAX cannot mix dtypes
-        arrays = (jnp.asarray(part, dtype) for part in (self.positions, self.frame, self.step_size))
+        z, frame, step_size = (jnp.asarray(part, dtype) for part in (self.positions, self.frame, self.step_size))
         keys = jax.random.split(jax.random.fold_in(self.key, self.calls), CHAINS)
-        call = _Call(*map(np.asarray, _advance(keys, self.target, *arrays, jnp.array(count))))
+        call = _Call(*map(np.asarray, _advance(keys, self.target, z, frame, step_size, jnp.array(count))))
         call = _Call(*(part[:, :count] for part in call))
         self.positions, self.calls = call.z[:, -1], self.calls + 1
         spent = int(np.sum(call.gradients)) + CHAINS  # one at each start

@@ -19,7 +19,7 @@ from bures.diagnostics.pareto import pareto_khat
 from bures.diagnostics.weighted import WeightedDraws
 from bures.engine import Evaluator
 from bures.ladder.base import Base
-from bures.ladder.chains import Precision, measure, slowest
+from bures.ladder.chains import LEAST_FAMILIES, Precision, measure, slowest
 from bures.ladder.hmc import Cloud, Path, first_step_size
 from bures.threads import one_blas_thread
 
@@ -27,6 +27,7 @@ CHAINS = 200
 _FIRST_DRAWS = 4000  # of the base, where there are none yet
 _LENGTH = 4  # transitions at a temperature below 1
 _HEAVIEST = 0.7  # k̂ of the weights: beyond it their mean, the evidence, is not known
+_SHARES = (1.0, 0.7, 0.5, 0.35, 0.25)  # of a step, the first that is light enough
 _EVEN = 0.3  # share of draws of chains that count after a step of temperature, at the least
 _ROUND = 4  # transitions at t = 1 between two looks
 _TUNED = 4  # transitions that tune the step size before
@@ -106,16 +107,12 @@ class _Climb:
         self.eve = np.arange(len(self.z))  # the ancestor of each draw among the first
 
     def run(self, wanted: float, limit: int, keep: Callable[[Tempered], None]) -> Tempered:
-        least = CHAINS
-        while self.temperatures[-1] < 1:
-            cloud = self.raise_temperature(least)
-            t = self.temperatures[-1]
-            if t == 1:
-                break
+        cloud = self.raise_temperature(CHAINS)
+        while (t := self.temperatures[-1]) < 1:
             if self.spent > limit or len(self.temperatures) > _MOST_TEMPERATURES:
                 return self.found()
             self.run_below(cloud, t)
-            least = _EVEN * len(self.z)
+            cloud = self.raise_temperature(_EVEN * len(self.z))
         return self.run_at_target(cloud, wanted, limit, keep)
 
     @property
@@ -165,6 +162,8 @@ class _Climb:
             keep(found)
             precision = found.precision
             assert precision is not None
+            if precision.families < LEAST_FAMILIES:
+                return found
             more = len(states) * (wanted / max(precision.effective, 1.0) - 1) / _ROUND  # rounds, at this pace
             if precision.is_enough(wanted) or self.spent + pace.cost * max(1.0, min(more, 1e9)) > limit:
                 return found
@@ -214,19 +213,16 @@ def _effective(log_weights: Float[np.ndarray, " n"]) -> float:
 
 
 def _largest_step(log_ratio: Float[np.ndarray, " n"], most: float, least: float) -> float:
-    """The largest step of temperature after which `least` draws still count and no tail rules, by bisection."""
-
-    def holds(step: float) -> bool:
-        log_weights = step * log_ratio
-        return _effective(log_weights) >= least and pareto_khat(log_weights) < _HEAVIEST
-
-    if holds(most):
-        return most
+    """The largest step of temperature after which `least` draws still count; less where a heavy tail rules them."""
     low, high = 0.0, most
-    for _ in range(30):
-        middle = (low + high) / 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return max(low, 1e-6 * most)
+    if _effective(most * log_ratio) < least:
+        for _ in range(40):
+            middle = (low + high) / 2
+            low, high = (middle, high) if _effective(middle * log_ratio) >= least else (low, middle)
+        high = max(low, 1e-6 * most)
+    with np.errstate(all="ignore"):
+        light = (share for share in _SHARES if pareto_khat(share * high * log_ratio) < _HEAVIEST)
+        return high * next(light, _SHARES[-1])
 
 
 def _systematic(rng: np.random.Generator, weights: Float[np.ndarray, " n"], count: int) -> Int[np.ndarray, " count"]:
