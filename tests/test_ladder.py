@@ -170,7 +170,8 @@ def test_a_mode_that_draws_leave_out_is_found():
     target = bures.Target(_two_modes, 2)
     fit = bures.fit(target, key=jax.random.key(0))
     rng = np.random.default_rng(0)
-    one, both = rng.standard_normal((1000, 2)) + [20, 0], rng.standard_normal((1000, 2))
+    one, both = rng.standard_normal((2, 1000, 2))
+    one[:, 0] += 20
     both[:, 0] += np.where(rng.uniform(size=1000) < 0.5, 20, -20)
     evidence = math.log(2 * 2 * math.pi)
     evaluator = evaluator_of(target, True)

@@ -33,7 +33,7 @@ def wanted_draws(dim: int, num_draws: int) -> float:
     """Effective draws for every coordinate, so that none of the means is far off.
 
     >>> round(wanted_draws(2, 1000)), round(wanted_draws(200, 1000)), round(wanted_draws(2, 10_000))
-    (1000, 1340, 4000)
+    (1000, 1341, 4000)
     """
     quantile = float(norm.isf(_DOUBT / (2 * dim)))
     return max(_WANTED, (quantile / _TOLERANCE) ** 2, _WANTED_SHARE * num_draws)
