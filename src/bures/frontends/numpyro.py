@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from bures.check import default_dtype, fail
 from bures.frontends import host
-from bures.frontends.common import Result, fit_target, import_extra, no_variables, on_device, quoted
+from bures.frontends.common import Result, fit_target, import_extra, no_variables, on_device, quoted, sample_target
 from bures.frontends.numpyro_sites import (
     BY_HAND,
     ERRORS,
@@ -42,6 +42,14 @@ def fit(model: Any, *args: Any, seed: int = 0, num_draws: int = 1000, options: A
     `args` and `kwargs` are the model's; `options`, a dict, goes to `bures.fit`.
     """
     return fit_target(from_numpyro(model, *args, **kwargs), seed, num_draws, **(options or {}))
+
+
+def sample(model: Any, *args: Any, seed: int = 0, num_draws: int = 1000, options: Any = None, **kwargs: Any) -> Any:
+    """Draws of a NumPyro model's posterior that can be trusted, as a DataTree: see `bures.sample`.
+
+    `args` and `kwargs` are the model's; `options`, a dict, has `max_seconds`, `max_evaluations` or `progress`.
+    """
+    return sample_target(from_numpyro(model, *args, **kwargs), seed, num_draws, **(options or {}))
 
 
 def from_numpyro(model: Any, *args: Any, **kwargs: Any) -> Target:

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from bures.check import default_dtype
 from bures.frontends.callback import HostLogDensity
-from bures.frontends.common import fit_target, import_extra, no_variables, on_device, quoted
+from bures.frontends.common import fit_target, import_extra, no_variables, on_device, quoted, sample_target
 from bures.frontends.pymc_graph import (
     Graph,
     HostGraph,
@@ -40,6 +40,16 @@ def fit(
     For the fit itself use `bures.fit(bures.frontends.from_pymc(model), key=...)`.
     """
     return fit_target(from_pymc(model), random_seed, draws, progress=progressbar, **options).draws
+
+
+def sample(
+    model: Any = None, *, random_seed: int = 0, progressbar: bool | None = None, draws: int = 1000, **options: Any
+) -> Any:
+    """Draws of a PyMC model's posterior (by default that of the `with` block) that can be trusted, as a DataTree.
+
+    See `bures.sample`; `options` are `max_seconds` and `max_evaluations`.
+    """
+    return sample_target(from_pymc(model), random_seed, draws, progress=progressbar, **options)
 
 
 def from_pymc(model: Any = None) -> Target:
