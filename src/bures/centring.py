@@ -21,6 +21,8 @@ from bures.target import LocationScale, Target
 
 _REMEDY = 'Give numbers from 0 (non-centred) to 1 (centred), e.g. 0.5 or {"theta": 0.5}.'
 
+_LOST = 0.01  # standard deviations that rounding may move a variable
+
 
 class Restored(NamedTuple):
     """A point in the model's own coordinates, and what was met on the way there."""
@@ -41,14 +43,20 @@ class Recentring(eqx.Module):
     degrees: Float[Array, " elements"]
 
     def restore(self, z: Float[Array, " dim"]) -> Restored:
-        """The model's own coordinates: x = μ + σ^(1−c) (x̃ − c μ), site by site, because μ and σ are the model's."""
+        """The model's own coordinates: x = μ + σ^(1−c) (x̃ − c μ), site by site, because μ and σ are the model's.
+
+        Where σ is so small that x − μ is lost in the rounding of x, the log Jacobian is −inf: there the model's density
+        would be that of a rounding error.
+        """
         point, terms, found = z, [jnp.zeros((), z.dtype)], []
         for site, c in self._parts():
             location, log_scale = site.location_and_log_scale(point)
             stretch = (1 - c) * log_scale
-            x = location + jnp.exp(stretch) * (z[site.coordinates] - c * location)
+            factor = jnp.exp(stretch)
+            x = factor * z[site.coordinates] + (1 - c * factor) * location  # in this form exact for c = 1
             point = point.at[site.coordinates].set(x)
-            terms.append(jnp.sum(stretch))
+            lost = (c < 1) & (jnp.finfo(z.dtype).eps * jnp.abs(location) > _LOST * jnp.exp(log_scale))
+            terms.append(jnp.where(jnp.any(lost), -jnp.inf, jnp.sum(stretch)))
             found.append((location, log_scale))
         locations, log_scales = zip(*found, strict=True)
         return Restored(point, jnp.sum(jnp.stack(terms)), jnp.concatenate(locations), jnp.concatenate(log_scales))
