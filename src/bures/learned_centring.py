@@ -19,7 +19,7 @@ from bures.arrays import to_device, to_host
 from bures.centring import Recentring, recentre, recentring_of
 from bures.check import check_key, fail
 from bures.draws import host_generator
-from bures.engine import MANY, Evaluator, default_draws, evaluator_of
+from bures.engine import MANY, default_draws, evaluator_of
 from bures.estimator import Stein
 from bures.family import AbstractApproximation, FullRank, Gaussian
 from bures.field import Estimate
