@@ -1,11 +1,16 @@
-"""Degrees of centring: one target written in other coordinates, between centred and non-centred.
+"""One target in other coordinates: changes of variables, and those of location–scale sites.
 
 A variable x ~ N(μ, σ) whose location or scale is a variable, too, makes funnels: where σ is small, so is the room for
-x. Written x = μ + σ^(1−c) (x̃ − c μ), with x̃ ~ N(c μ, σ^c), it is as it was for c = 1, and x̃ has neither location nor
-scale in its prior for c = 0. Which c makes the posterior most nearly Gaussian depends on how much the data say about
-x, so there is one for each element: `bures.learned_centring` finds them.
+x. It can be written in other coordinates x̃ in which there are none:
+
+- x = μ + σ^(1−c) (x̃ − c μ) with a degree of centring c, `recentre`: as it was for c = 1, and with a prior that knows
+  neither location nor scale for c = 0.
+- x = m + s x̃, where N(m, s²) is the prior times exp(b x − λ x² / 2), what the data say about x, as far as a Gaussian
+  can: `Conditioned`. Then c = λ σ² / (1 + λ σ²) follows σ, from non-centred where σ is small to centred where it is
+  large. `bures.learned_centring` finds λ and b.
 """
 
+import abc
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -20,84 +25,42 @@ from bures.check import as_array, default_dtype, fail, is_traced
 from bures.target import LocationScale, Target
 
 _REMEDY = 'Give numbers from 0 (non-centred) to 1 (centred), e.g. 0.5 or {"theta": 0.5}.'
-
 _LOST = 0.01  # standard deviations that rounding may move a variable
 
-
-class Restored(NamedTuple):
-    """A point in the model's own coordinates, and what was met on the way there."""
-
-    point: Float[Array, " dim"]
-    log_jacobian: Float[Array, ""]
-    location: Float[Array, " elements"]
-    log_scale: Float[Array, " elements"]
+# ---- Changes of coordinates -----------------------------------------------------------------------------------------
 
 
-class Recentring(eqx.Module):
-    """The map between the coordinates of a recentred target and the model's own, by the degree c of each element.
+class AbstractChange(eqx.Module):
+    """A smooth, invertible map from new coordinates z to the model's own.
 
-    Elements are those of all sites, one site after the other. All other coordinates are the same in both.
+    Its numbers are arrays, so that densities that differ in them share one compiled program.
     """
 
-    sites: tuple[LocationScale, ...]
-    degrees: Float[Array, " elements"]
+    @abc.abstractmethod
+    def restore(self, z: Float[Array, " dim"]) -> tuple[Float[Array, " dim"], Float[Array, ""]]:
+        """The model's own coordinates, and the log Jacobian."""
 
-    def restore(self, z: Float[Array, " dim"]) -> Restored:
-        """The model's own coordinates: x = μ + σ^(1−c) (x̃ − c μ), site by site, because μ and σ are the model's.
-
-        Where σ is so small that x − μ is lost in the rounding of x, the log Jacobian is −inf: there the model's density
-        would be that of a rounding error.
-        """
-        point, terms, found = z, [jnp.zeros((), z.dtype)], []
-        for site, c in self._parts():
-            location, log_scale = site.location_and_log_scale(point)
-            stretch = (1 - c) * log_scale
-            factor = jnp.exp(stretch)
-            x = factor * z[site.coordinates] + (1 - c * factor) * location  # in this form exact for c = 1
-            point = point.at[site.coordinates].set(x)
-            lost = (c < 1) & (jnp.finfo(z.dtype).eps * jnp.abs(location) > _LOST * jnp.exp(log_scale))
-            terms.append(jnp.where(jnp.any(lost), -jnp.inf, jnp.sum(stretch)))
-            found.append((location, log_scale))
-        locations, log_scales = zip(*found, strict=True)
-        return Restored(point, jnp.sum(jnp.stack(terms)), jnp.concatenate(locations), jnp.concatenate(log_scales))
-
+    @abc.abstractmethod
     def apply(self, x: Float[Array, " dim"]) -> Float[Array, " dim"]:
-        """The inverse of `restore`: x̃ = c μ + σ^(c−1) (x − μ)."""
-        moved = x
-        for site, c in self._parts():
-            location, log_scale = site.location_and_log_scale(x)
-            scaled = jnp.exp((c - 1) * log_scale) * (x[site.coordinates] - location)
-            moved = moved.at[site.coordinates].set(c * location + scaled)
-        return moved
-
-    def by_name(self) -> dict[str, np.ndarray]:
-        """The degrees of each site, in its shape."""
-        return {site.name: np.asarray(c).reshape(site.shape) for site, c in self._parts()}
-
-    def _parts(self) -> list[tuple[LocationScale, Array]]:
-        ends = np.cumsum([site.size for site in self.sites])
-        return [(site, self.degrees[end - site.size : end]) for site, end in zip(self.sites, ends, strict=True)]
+        """The inverse: new coordinates from the model's own."""
 
 
-class Recentred(eqx.Module):
-    """A log density in recentred coordinates, log p(x) + Σ (1 − c) log σ.
-
-    The degrees are an array of it, so that targets that differ in them share one compiled program.
-    """
+class Changed(eqx.Module):
+    """A log density in new coordinates: log p(x(z)) + log |∂x/∂z|."""
 
     log_density: Callable[[Float[Array, " dim"]], Float[Array, ""]]
-    recentring: Recentring
+    change: AbstractChange
 
     def __call__(self, z: Float[Array, " dim"]) -> Float[Array, ""]:
-        restored = self.recentring.restore(z)
-        return self.log_density(restored.point) + restored.log_jacobian
+        x, log_jacobian = self.change.restore(z)
+        return self.log_density(x) + log_jacobian
 
     def explain(self, z: np.ndarray) -> str:
         """What the model says of a point without density, for an error message."""
         explain = getattr(self.log_density, "explain", None)
         if explain is None:
-            return "it was recentred"
-        return explain(np.asarray(self.recentring.restore(jnp.asarray(z)).point))
+            return "in its own coordinates, too"
+        return explain(np.asarray(self.change.restore(jnp.asarray(z))[0]))
 
     def initial_candidates(self) -> np.ndarray:
         """The model's own, carried over."""
@@ -105,17 +68,138 @@ class Recentred(eqx.Module):
         points = np.zeros((0, 0)) if offered is None else np.atleast_2d(offered())
         if not len(points):
             return points
-        return np.asarray(jax.vmap(self.recentring.apply)(jnp.asarray(points, default_dtype())))
+        return np.asarray(jax.vmap(self.change.apply)(jnp.asarray(points, default_dtype())))
 
 
 class _Composed(eqx.Module):
-    """A function of the model's own coordinates, as one of recentred coordinates."""
+    """A function of the model's own coordinates, as one of new coordinates."""
 
     function: Callable
-    recentring: Recentring
+    change: AbstractChange
 
     def __call__(self, z: Float[Array, " dim"]) -> Any:
-        return self.function(self.recentring.restore(z).point)
+        return self.function(self.change.restore(z)[0])
+
+
+def change_coordinates(target: Target, change: AbstractChange) -> Target:
+    """The target in new coordinates; what it says of its draws, it says in the model's own variables."""
+    labels, start = target.labels, target.initial_point
+    if labels.log_likelihood is not None:
+        labels = dataclasses.replace(labels, log_likelihood=_Composed(labels.log_likelihood, change))
+    return Target(
+        Changed(target.log_density, change),
+        target.dim,
+        names=target.names,
+        constrain=_Composed(target.constrain, change),
+        initial_point=None if start is None else _carried(change, start),
+        labels=labels,
+    )
+
+
+def changes_of(target: Target) -> tuple[AbstractChange, ...]:
+    """The changes that made a target, the first first; none if it is in the model's own coordinates."""
+    changes, density = [], target.log_density
+    while isinstance(density, Changed):
+        changes.append(density.change)
+        density = density.log_density
+    return tuple(reversed(changes))
+
+
+def _carried(change: AbstractChange, point: Array) -> Array | None:
+    """A point in the new coordinates; None where it has none there."""
+    moved = change.apply(point)
+    return moved if is_traced(moved) or np.all(np.isfinite(np.asarray(moved))) else None
+
+
+# ---- Those of location–scale sites ----------------------------------------------------------------------------------
+
+
+class Parameters(NamedTuple):
+    """Location and log scale of the elements of all sites, one site after the other."""
+
+    location: Float[Array, " elements"]
+    log_scale: Float[Array, " elements"]
+
+
+class AbstractSiteChange(AbstractChange):
+    """A change of the elements of location–scale sites, x = m + s x̃ with m and s by location and scale.
+
+    All other coordinates are the same in both. Where σ is so small that x − μ is lost in the rounding of x, the log
+    Jacobian is −inf: there the model's density would be that of a rounding error.
+    """
+
+    sites: eqx.AbstractVar[tuple[LocationScale, ...]]
+
+    @abc.abstractmethod
+    def moments(self, part: slice, location: Array, log_scale: Array) -> tuple[Array, Array]:
+        """m and log s of some elements."""
+
+    @property
+    def elements(self) -> np.ndarray:
+        """The coordinates of the elements."""
+        return np.concatenate([np.arange(site.start, site.start + site.size) for site in self.sites])
+
+    def restore(self, z):
+        return self.restore_with_parameters(z)[:2]
+
+    def restore_with_parameters(self, z: Float[Array, " dim"]) -> tuple[Array, Array, Parameters]:
+        """The model's own coordinates, site by site, because location and scale are the model's."""
+        point, total, found = z, jnp.zeros((), z.dtype), []
+        for site, part in self.parts():
+            location, log_scale = site.location_and_log_scale(point)
+            mean, log_width = self.moments(part, location, log_scale)
+            point = point.at[site.coordinates].set(mean + jnp.exp(log_width) * z[site.coordinates])
+            lost = jnp.finfo(z.dtype).eps * jnp.abs(location) > _LOST * jnp.exp(log_scale)
+            lost = lost & ((log_width != 0) | (mean != 0))  # what is as it was cannot get lost
+            total = total + jnp.where(jnp.any(lost), -jnp.inf, jnp.sum(log_width))
+            found.append((location, log_scale))
+        return point, total, Parameters(*map(jnp.concatenate, zip(*found, strict=True)))
+
+    def apply(self, x):
+        moved = x
+        for site, part in self.parts():
+            mean, log_width = self.moments(part, *site.location_and_log_scale(x))
+            moved = moved.at[site.coordinates].set((x[site.coordinates] - mean) * jnp.exp(-log_width))
+        return moved
+
+    def by_name(self, values: Any) -> dict[str, np.ndarray]:
+        """Numbers of all elements, by site and in its shape."""
+        return {site.name: np.asarray(values)[part].reshape(site.shape) for site, part in self.parts()}
+
+    def parts(self) -> list[tuple[LocationScale, slice]]:
+        """The sites, each with its place among the elements."""
+        ends = np.cumsum([site.size for site in self.sites]).tolist()
+        return [(site, slice(end - site.size, end)) for site, end in zip(self.sites, ends, strict=True)]
+
+
+class Recentred(AbstractSiteChange):
+    """x = μ + σ^(1−c) (x̃ − c μ), with x̃ ~ N(c μ, σ^c)."""
+
+    sites: tuple[LocationScale, ...]
+    degrees: Float[Array, " elements"]
+
+    def moments(self, part, location, log_scale):
+        c = self.degrees[part]
+        log_width = (1 - c) * log_scale
+        return (1 - c * jnp.exp(log_width)) * location, log_width
+
+
+class Conditioned(AbstractSiteChange):
+    """x = m + s x̃, where N(m, s²) is N(μ, σ²) times exp(b x − λ x² / 2): 1 / s² = 1 / σ² + λ, m = s² (μ / σ² + b).
+
+    Where the data say about x what the factor says, x̃ is standard normal whatever μ and σ are. Without factors, λ =
+    b = 0, the target is non-centred.
+    """
+
+    sites: tuple[LocationScale, ...]
+    precision: Float[Array, " elements"]  # λ
+    shift: Float[Array, " elements"]  # b
+
+    def moments(self, part, location, log_scale):
+        precision, variance = self.precision[part], jnp.exp(2 * log_scale)
+        share = 1 + precision * variance
+        mean = location + variance * (self.shift[part] - precision * location) / share
+        return mean, log_scale - jnp.log(share) / 2
 
 
 def recentre(target: Target, degrees: Any) -> Target:
@@ -133,26 +217,14 @@ def recentre(target: Target, degrees: Any) -> Target:
     >>> noncentred.constrain(jnp.array([1.0, jnp.log(2.0), -1.0, 0.0, 1.0]))["theta"].tolist()
     [-1.0, 1.0, 3.0]
     """
+    check_has_sites(target)
+    return change_coordinates(target, Recentred(target.sites, check_degrees(target, degrees)))
+
+
+def check_has_sites(target: Any) -> None:
     if not isinstance(target, Target) or not target.sites:
         remedy = "See `location_scale` of Target.from_variables; from_numpyro and from_pymc find them by themselves."
         raise fail("target", "a target with location–scale sites", target, remedy)
-    recentring = Recentring(target.sites, check_degrees(target, degrees))
-    labels, start = target.labels, target.initial_point
-    if labels.log_likelihood is not None:
-        labels = dataclasses.replace(labels, log_likelihood=_Composed(labels.log_likelihood, recentring))
-    return Target(
-        Recentred(target.log_density, recentring),
-        target.dim,
-        names=target.names,
-        constrain=_Composed(target.constrain, recentring),
-        initial_point=None if start is None else _carried(recentring, start),
-        labels=labels,
-    )
-
-
-def recentring_of(target: Target) -> Recentring | None:
-    """How a target was recentred; None if it was not."""
-    return target.log_density.recentring if isinstance(target.log_density, Recentred) else None
 
 
 def check_degrees(target: Target, degrees: Any) -> Float[Array, " elements"]:
@@ -177,9 +249,3 @@ def _of_shape(argument: str, value: Any, shape: tuple[int, ...]) -> Array:
         return as_array(np.broadcast_to(np.asarray(value, float), shape).astype(default_dtype()))
     except (TypeError, ValueError) as error:
         raise fail(argument, f"a number or of shape {shape}", value, _REMEDY) from error
-
-
-def _carried(recentring: Recentring, point: Array) -> Array | None:
-    """A point in the new coordinates; None where the scale there makes it none."""
-    moved = recentring.apply(point)
-    return moved if is_traced(moved) or np.all(np.isfinite(np.asarray(moved))) else None
