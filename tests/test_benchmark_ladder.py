@@ -1,0 +1,262 @@
+"""`bench ladder`: targets that are what they claim, one judge for all, cells that are kept, and what tables say."""
+
+import csv
+import math
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from problems import needs_posteriordb, needs_sampling
+from scipy import stats
+
+import bures
+from benchmarks import (
+    ladder,
+    ladder_cells as cells,
+    ladder_report as report,
+    ladder_targets as targets,
+)
+from benchmarks.families_models import Folders
+from benchmarks.ladder_cells import GAUSSIAN, MIXTURE
+
+NOWHERE = Folders(None, None)
+TOYS = [name for name, listed in targets.TARGETS.items() if listed.data is None and listed.dim < 90]
+NORMALISED = [name for name in TOYS if targets.TARGETS[name].log_evidence == 0]
+
+# ---- Targets --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NORMALISED)
+def test_a_normalised_target_has_exact_draws(name):
+    target = targets.TARGETS[name].make(NOWHERE)
+    assert target.dim == targets.TARGETS[name].dim
+    z = target.sample(jax.random.key(0), 4000)
+    assert z.shape == (4000, target.dim) and np.all(np.isfinite(target.value(z)))
+    scores = np.asarray(target.value_and_score(z)[1])  # E_p[∇log p] = 0
+    error = scores.std(axis=0) / math.sqrt(len(scores))
+    assert np.all(np.abs(scores.mean(axis=0)) < 4.5 * error)
+
+
+@pytest.mark.parametrize(("make", "half_width"), [(targets.mog40, 45), (lambda: targets.two_modes(2), 16)])
+def test_mixtures_of_the_plane_integrate_to_one(make, half_width):
+    grid = np.arange(-half_width, half_width, 0.25)
+    points = np.stack(np.meshgrid(grid, grid), axis=-1).reshape(-1, 2)
+    assert np.exp(make().value(jnp.asarray(points))).sum() * 0.25**2 == pytest.approx(1, abs=1e-6)
+
+
+@pytest.mark.parametrize("make", [targets.mog40, lambda: targets.ten_gaussians(5), lambda: targets.two_modes(10)])
+def test_mixtures_are_those_of_their_parts(make):
+    target = make()
+    p = target.log_density
+    weights, covariances = np.exp(p.log_weights), p.chols @ p.chols.transpose(0, 2, 1)
+    assert weights.sum() == pytest.approx(1)
+    z = np.asarray(target.sample(jax.random.key(1), 20_000))
+    zipped = zip(weights, p.means, covariances, strict=True)
+    parts = [weight * stats.multivariate_normal(m, c).pdf(z[:50]) for weight, m, c in zipped]
+    np.testing.assert_allclose(target.value(jnp.asarray(z[:50])), np.log(np.sum(parts, axis=0)), rtol=1e-8)
+    deviations = np.sqrt(np.diagonal(target.covariance))
+    np.testing.assert_allclose((z.mean(axis=0) - target.mean) / deviations, 0, atol=0.03)
+    np.testing.assert_allclose((np.cov(z.T) - target.covariance) / np.outer(deviations, deviations), 0, atol=0.04)
+
+
+def test_modes_are_where_the_definitions_have_them():
+    for dim in (2, 10, 50):
+        means = np.asarray(targets.two_modes(dim).log_density.means)
+        assert np.linalg.norm(means[0] - means[1]) == pytest.approx(20)
+        np.testing.assert_allclose(means.sum(axis=0), 0, atol=1e-12)
+    ten, forty = targets.ten_gaussians(20).log_density, targets.mog40().log_density
+    assert ten.means.shape == (10, 20) and np.abs(ten.means).max() < 10 and np.ptp(ten.log_weights) > 0.5
+    # The mean of a Wishart of d + 2 degrees of freedom and scale I / d has the trace d + 2.
+    traces = np.sum(np.asarray(ten.chols) ** 2, axis=(1, 2))
+    assert abs(traces.mean() - 22) < 4 * math.sqrt(2 * 22 / 20 / 10) * math.sqrt(20)
+    assert forty.means.shape == (40, 2) and 30 < np.abs(forty.means).max() < 40
+
+
+def test_the_robot_is_that_of_its_definition():
+    target, rng = targets.robot(), np.random.default_rng(0)
+    theta = rng.standard_normal(10) * 0.2
+    x = sum(math.cos(theta[: i + 1].sum()) for i in range(10))
+    y = sum(math.sin(theta[: i + 1].sum()) for i in range(10))
+    prior = stats.norm.logpdf(theta, 0, [1] + 9 * [0.2]).sum()
+    goals = [stats.norm.logpdf([x, y], goal, 0.01).sum() for goal in ((7, 0), (-7, 0), (0, 7), (0, -7))]
+    np.testing.assert_allclose(target.log_density(jnp.asarray(theta)), prior + max(goals), rtol=1e-10)
+
+
+@needs_sampling
+@pytest.mark.parametrize(("name", "rows", "positive"), [("German credit", 1000, 300), ("breast cancer", 569, 357)])
+def test_regressions_are_those_of_their_data(name, rows, positive):
+    folders = targets.find_folders([name])
+    target = targets.TARGETS[name].make(folders)
+    data = np.loadtxt(folders.sampling / targets.TARGETS[name].data)
+    y, columns = (data[:, 24] - 1, data[:, :24]) if name == "German credit" else (data[:, 1], data[:, 2:])
+    assert len(data) == rows and y.sum() == positive and target.dim == targets.TARGETS[name].dim
+    z = 0.1 * np.random.default_rng(0).standard_normal(target.dim)
+    logits = z[0] + (columns / columns.std(axis=0)) @ z[1:]
+    expected = stats.bernoulli.logpmf(y, 1 / (1 + np.exp(-logits))).sum() + stats.norm.logpdf(z, 0, 10).sum()
+    np.testing.assert_allclose(target.log_density(jnp.asarray(z)), expected, rtol=1e-10)
+
+
+@needs_posteriordb
+def test_posteriors_have_their_dimensions():
+    names = [name for name, listed in targets.TARGETS.items() if "-" in str(listed.data) and name in targets.MIXTURES]
+    folders = targets.find_folders(names)
+    assert len(names) == 5
+    for name in names:
+        assert targets.TARGETS[name].make(folders).dim == targets.TARGETS[name].dim
+
+
+def test_folders_are_asked_for_only_where_needed(monkeypatch, tmp_path):
+    monkeypatch.delenv("BURES_SAMPLING", raising=False)
+    assert targets.find_folders(["eggbox", "MoG40"]) == NOWHERE
+    with pytest.raises(ValueError, match="BURES_SAMPLING"):
+        targets.find_folders(["German credit"])
+    with pytest.raises(ValueError, match="--sampling must be a folder with breast_cancer"):
+        targets.find_folders(["breast cancer"], sampling=tmp_path)
+
+
+# ---- Contestants and their judge ------------------------------------------------------------------------------------
+
+
+def test_one_judge_for_all():
+    q = bures.Gaussian(jnp.ones(3), jnp.diag(jnp.array([1.0, 2.0, 3.0])))
+    exact = cells.judge(q, bures.Target(lambda z: q.log_prob(z) - 2.0, 3), 0, 1000)
+    assert exact["elbo"] == pytest.approx(-2) and exact["log_evidence"] == pytest.approx(-2)
+    assert exact["ness"] == pytest.approx(1) and exact["khat"] == -1 and exact["draws"] == 1000
+    wide = bures.Gaussian.standard(3)
+    found = cells.judge(wide, bures.Target(lambda z: q.log_prob(z), 3), 0, 1000, error=0.02)
+    assert found["draws"] > 1000 and found["elbo_error"] < 0.03
+    assert abs(found["elbo"] + float(wide.kl(q))) < 4 * found["elbo_error"]
+    half = bures.Target(lambda z: jnp.where(z[0] > 0, -z @ z, -jnp.inf), 3)
+    cut = cells.judge(wide, half, 0, 200)
+    assert cut["elbo"] is None and cut["elbo_error"] is None and 0 < cut["ness"] < 0.6
+    assert cells.judge(wide, bures.Target(lambda z: jnp.nan * z[0], 3), 0, 200)["ness"] == 0
+
+
+def test_what_a_fit_says_of_itself():
+    fit = bures.fit(bures.models.gaussian(2), key=jax.random.key(0), progress=False)
+    said = cells.facts(fit)
+    assert said["evaluations"] == fit.num_log_density_evaluations and said["components"] == 1
+    assert said["beyond"] == said["evaluations"] - fit.evaluations.start - fit.evaluations.judgement
+    assert cells.components_of(types.SimpleNamespace(weights=np.ones(4))) == 4
+    assert cells.components_of(types.SimpleNamespace(num_components=7)) == 7
+
+
+# ---- Running --------------------------------------------------------------------------------------------------------
+
+TINY = dict(num_samples=300, elbo_error=0.1, published_seeds=1)
+
+
+def test_fits_are_measured_told_and_kept(tmp_path, monkeypatch):
+    monkeypatch.setitem(cells.CONTESTANTS, MIXTURE, cells.gaussian)
+    monkeypatch.setattr(cells, "available", lambda: list(cells.CONTESTANTS))
+    said = []
+    chosen = ["eggbox", "two modes, d = 2", "ten Gaussians, d = 20"]
+    options = dict(seeds=1, only=chosen, methods=[GAUSSIAN, MIXTURE], out=tmp_path, say=said.append, **TINY)
+    folder = ladder.run(**options)
+    assert said[0] == "0/6 mixtures--eggbox--Gaussian--0" and len(said) == 9  # six cells, three criteria
+    with (folder / "tables.csv").open() as file:
+        records = list(csv.DictReader(file))
+    assert [record["section"] for record in records] == ["mixtures"] * 2 + ["modes"] * 2 + ["published"] * 2
+    assert 0.2 < float(records[0]["ness"]) < 0.5 and float(records[0]["evaluations"]) > 1000
+    told = (folder / "tables.md").read_text()
+    assert "Criteria: 0 of 3 hold" in told and "(≥ 0.99) no" in told
+    assert "| two modes, d = 2 | 2 | 0 (≥ 0.9) no |" in told
+    assert (folder / "mixtures.png").is_file() and (folder / "ladder.html").is_file()
+    ladder.run(**(options | dict(only=["eggbox"])))  # nothing is run again, and the page still has the others
+    assert len(said) == 12 and (folder / "tables.md").read_text() == told
+
+
+def test_a_contestant_that_fails_is_a_result(monkeypatch, tmp_path):
+    def failing(target, key):
+        raise RuntimeError("no such luck")
+
+    monkeypatch.setitem(cells.CONTESTANTS, GAUSSIAN, failing)
+    found = cells.measure(GAUSSIAN, bures.models.eggbox(), 0, TINY)
+    assert found == {"outcome": "FAILED", "message": "RuntimeError: no such luck"}
+    folder = ladder.run(seeds=1, only=["eggbox"], methods=[GAUSSIAN], out=tmp_path, **TINY)
+    assert "| eggbox | 2 | 0 |" in (folder / "tables.md").read_text()
+
+
+def test_what_cannot_be_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="--only must be one of"):
+        ladder.run(only=["nonsense"], out=tmp_path)
+    with pytest.raises(ValueError, match="--method must be one of"):
+        ladder.run(only=["eggbox"], methods=["nonsense"], out=tmp_path)
+
+
+# ---- Tables ---------------------------------------------------------------------------------------------------------
+
+
+def found(**changes):
+    """A made-up fit that keeps every limit of mixtures."""
+    good = {"ness": 0.995, "khat": 0.1, "beyond": 8000, "evaluations": 15_000, "components": 4, "seconds": 1.0}
+    return good | {"log_evidence": 0.001, "own_log_evidence": 0.002, "elbo": -0.001, "elbo_error": 0.001} | changes
+
+
+def cell(section, target, contestant, seed, result):
+    parameters = dict(section=section, target=target, contestant=contestant, seed=seed)
+    return {f"{section}{target}{contestant}{seed}": {"parameters": parameters, "result": result}}
+
+
+def judged(name, mixtures, gaussians):
+    runs = [report.Runs(dict(enumerate(each))) for each in (mixtures, gaussians)]
+    return [criterion.holds for criterion in report.judge_mixture(name, *runs)]
+
+
+def test_every_target_of_mixtures_has_limits():
+    assert tuple(report.LIMITS) == targets.MIXTURES and tuple(report.BOUNDS) == targets.PUBLISHED
+    assert set(report.EVIDENCE) == set(targets.MODES)
+    assert report.LIMITS["banana, d = 10"] == (0.90, 0.5, 60_000)
+
+
+def test_mixtures_are_judged_by_the_median_and_by_the_worst_seed():
+    plain = [found(ness=0.34)] * 3
+    assert judged("eggbox", [found()] * 3, plain) == [True] * 5
+    assert judged("eggbox", [found(), found(), found(ness=0.5, khat=0.9)], plain) == [True] * 5
+    assert judged("eggbox", [found(), found(), found(ness=0.2)], plain) == [True] * 4 + [False]
+    assert judged("eggbox", [found(ness=0.98)] * 3, plain)[0] is False
+    assert judged("eggbox", [found(khat=0.31)] * 3, plain)[1] is False
+    assert judged("eggbox", [found(beyond=10_001)] * 3, plain)[2] is False
+    assert judged("eggbox", [found(evaluations=20_001)] * 3, plain)[3] is False
+    assert judged("kidscore_momiq", [found(ness=0.992)] * 3, [found(ness=0.995)] * 3) == [True] * 5  # noise
+    assert judged("eggbox", [], plain) == [None] * 5
+    failed = [{"outcome": "FAILED"}] * 2
+    assert judged("eggbox", [*failed, found()], plain) == [False] * 5
+
+
+def test_an_evidence_has_to_be_right_on_nine_of_ten_seeds():
+    def share(wrong, name="two modes, d = 2", **changes):
+        runs = [found(**changes)] * wrong + [found()] * (10 - wrong)
+        return report.judge_modes(name, report.Runs(dict(enumerate(runs))))[0].holds
+
+    assert share(1, log_evidence=-0.7) and not share(2, log_evidence=-0.7)
+    assert not share(2, evaluations=20_001) and share(2, "MoG40", evaluations=20_001)
+    assert not share(2, log_evidence=0.03) and share(2, "MoG40", log_evidence=0.03)
+    assert not share(2, log_evidence=None)
+
+
+def test_published_figures_are_bounds_and_budgets():
+    def holds(**changes):
+        runs = report.Runs({0: found(**changes)})
+        return [each.holds for each in report.judge_published("German credit", runs)]
+
+    assert holds(elbo=-585.11, evaluations=10_000) == [True, True]
+    assert holds(elbo=-585.12, evaluations=10_001) == [False, False]
+    assert holds(elbo=None, evaluations=10_000) == [False, True]
+
+
+def test_tables_show_what_was_run(tmp_path):
+    results = {}
+    for seed in range(2):
+        results |= cell("mixtures", "eggbox", MIXTURE, seed, found())
+        results |= cell("mixtures", "eggbox", GAUSSIAN, seed, found(ness=0.34))
+        results |= cell("modes", "MoG40", MIXTURE, seed, found(log_evidence=-1.0))
+        results |= cell("published", "German credit", MIXTURE, seed, found(elbo=-585.11, evaluations=9000))
+    lines = ladder.write(results, ladder.everything(ladder.SETTINGS | {"seeds": 2}), tmp_path)
+    assert [line.split()[-1] for line in lines] == ["yes", "no", "yes"]
+    told = (tmp_path / "tables.md").read_text()
+    assert "Criteria: 2 of 3 hold" in told and "0.995 (≥ 0.99) yes" in told and "8,000 (≤ 10,000) yes" in told
+    assert "of 1 targets of several modes: right on fewer than nine of ten seeds | ≤ 0 | 1 | no | MoG40 |" in told
+    assert "585.1100 (≤ 585.115) yes" in told
