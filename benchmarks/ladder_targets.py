@@ -197,11 +197,10 @@ MODES = tuple(TARGETS)[13:19]
 PUBLISHED = ("German credit", "breast cancer", "ten Gaussians, d = 20", "planar robot")
 
 
-def find_folders(names: list[str], path: Path | None = None, sampling: Path | None = None) -> Folders:
-    """The folders that these targets need: as given, or from BURES_POSTERIORDB and BURES_SAMPLING."""
-    data = {TARGETS[name].data for name in names}
+def find_folders(data: set[str | None], path: Path | None = None, sampling: Path | None = None) -> Folders:
+    """The folders that hold these data: as given, or from BURES_POSTERIORDB and BURES_SAMPLING."""
     files = sorted(data & {GERMAN, BREAST})
-    theirs = posteriordb.find_path(path) if data & set(posteriordb.names()) else None
+    theirs = posteriordb.find_path(path) if data - {None, GERMAN, BREAST} else None
     return Folders(theirs, _find_sampling(sampling, files) if files else None)
 
 

@@ -15,7 +15,8 @@ import bures
 from benchmarks import (
     ladder,
     ladder_cells as cells,
-    ladder_report as report,
+    ladder_fits as fits,
+    ladder_sections as sections,
     ladder_targets as targets,
 )
 from benchmarks.families_models import Folders
@@ -87,7 +88,7 @@ def test_the_robot_is_that_of_its_definition():
 @needs_sampling
 @pytest.mark.parametrize(("name", "rows", "positive"), [("German credit", 1000, 300), ("breast cancer", 569, 357)])
 def test_regressions_are_those_of_their_data(name, rows, positive):
-    folders = targets.find_folders([name])
+    folders = targets.find_folders({targets.TARGETS[name].data})
     target = targets.TARGETS[name].make(folders)
     data = np.loadtxt(folders.sampling / targets.TARGETS[name].data)
     y, columns = (data[:, 24] - 1, data[:, :24]) if name == "German credit" else (data[:, 1], data[:, 2:])
@@ -101,7 +102,7 @@ def test_regressions_are_those_of_their_data(name, rows, positive):
 @needs_posteriordb
 def test_posteriors_have_their_dimensions():
     names = [name for name, listed in targets.TARGETS.items() if "-" in str(listed.data) and name in targets.MIXTURES]
-    folders = targets.find_folders(names)
+    folders = targets.find_folders({targets.TARGETS[name].data for name in names})
     assert len(names) == 5
     for name in names:
         assert targets.TARGETS[name].make(folders).dim == targets.TARGETS[name].dim
@@ -109,11 +110,11 @@ def test_posteriors_have_their_dimensions():
 
 def test_folders_are_asked_for_only_where_needed(monkeypatch, tmp_path):
     monkeypatch.delenv("BURES_SAMPLING", raising=False)
-    assert targets.find_folders(["eggbox", "MoG40"]) == NOWHERE
+    assert targets.find_folders({None}) == NOWHERE
     with pytest.raises(ValueError, match="BURES_SAMPLING"):
-        targets.find_folders(["German credit"])
+        targets.find_folders({targets.GERMAN})
     with pytest.raises(ValueError, match="--sampling must be a folder with breast_cancer"):
-        targets.find_folders(["breast cancer"], sampling=tmp_path)
+        targets.find_folders({targets.BREAST}, sampling=tmp_path)
 
 
 # ---- Contestants and their judge ------------------------------------------------------------------------------------
@@ -145,7 +146,7 @@ def test_what_a_fit_says_of_itself():
 
 # ---- Running --------------------------------------------------------------------------------------------------------
 
-TINY = dict(num_samples=300, elbo_error=0.1, published_seeds=1)
+TINY = dict(num_samples=300, elbo_error=0.1)
 
 
 def test_fits_are_measured_told_and_kept(tmp_path, monkeypatch):
@@ -201,14 +202,14 @@ def cell(section, target, contestant, seed, result):
 
 
 def judged(name, mixtures, gaussians):
-    runs = [report.Runs(dict(enumerate(each))) for each in (mixtures, gaussians)]
-    return [criterion.holds for criterion in report.judge_mixture(name, *runs)]
+    runs = [sections.Runs(dict(enumerate(each))) for each in (mixtures, gaussians)]
+    return [criterion.holds for criterion in fits.judge_mixture(name, *runs)]
 
 
 def test_every_target_of_mixtures_has_limits():
-    assert tuple(report.LIMITS) == targets.MIXTURES and tuple(report.BOUNDS) == targets.PUBLISHED
-    assert set(report.EVIDENCE) == set(targets.MODES)
-    assert report.LIMITS["banana, d = 10"] == (0.90, 0.5, 60_000)
+    assert tuple(fits.LIMITS) == targets.MIXTURES and tuple(fits.BOUNDS) == targets.PUBLISHED
+    assert set(fits.EVIDENCE) == set(targets.MODES)
+    assert fits.LIMITS["banana, d = 10"] == (0.90, 0.5, 60_000)
 
 
 def test_mixtures_are_judged_by_the_median_and_by_the_worst_seed():
@@ -229,7 +230,7 @@ def test_mixtures_are_judged_by_the_median_and_by_the_worst_seed():
 def test_an_evidence_has_to_be_right_on_nine_of_ten_seeds():
     def share(wrong, name="two modes, d = 2", **changes):
         runs = [found(**changes)] * wrong + [found()] * (10 - wrong)
-        return report.judge_modes(name, report.Runs(dict(enumerate(runs))))[0].holds
+        return fits.judge_modes(name, sections.Runs(dict(enumerate(runs))))[0].holds
 
     assert share(1, log_evidence=-0.7) and not share(2, log_evidence=-0.7)
     assert not share(2, evaluations=20_001) and share(2, "MoG40", evaluations=20_001)
@@ -239,8 +240,8 @@ def test_an_evidence_has_to_be_right_on_nine_of_ten_seeds():
 
 def test_published_figures_are_bounds_and_budgets():
     def holds(**changes):
-        runs = report.Runs({0: found(**changes)})
-        return [each.holds for each in report.judge_published("German credit", runs)]
+        runs = sections.Runs({0: found(**changes)})
+        return [each.holds for each in fits.judge_published("German credit", runs)]
 
     assert holds(elbo=-585.11, evaluations=10_000) == [True, True]
     assert holds(elbo=-585.12, evaluations=10_001) == [False, False]

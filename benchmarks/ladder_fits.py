@@ -1,4 +1,4 @@
-"""What `bench ladder` shows of fits: mixtures, several modes, and published figures, each with its limits; a figure."""
+"""Fits of mixtures in `bench ladder`: beside one Gaussian, of several modes, and beside published figures."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -8,57 +8,19 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.ladder_cells import GAUSSIAN, MIXTURE
+import bures
+from benchmarks.families_models import Folders
+from benchmarks.ladder_cells import GAUSSIAN, MIXTURE, measure
+from benchmarks.ladder_sections import Figures, Runs, Section, Shown, collect, measured, summary, told
 from benchmarks.ladder_targets import MIXTURES, MODES, PUBLISHED, TARGETS
 from benchmarks.pages import Criterion, Grid, count, text
-from bures.plot import _COLOURS
-from experiments.protocol import Results, number_plainly, select
+from bures.plot import _COLOURS, _styled
+from bures.reproduce import _png
+from experiments.protocol import Results, number_plainly
 
 TOLERATED = 0.01  # of nESS: the noise of 20,000 draws
 SHARE = 0.9  # of seeds on which an evidence has to be right
-WORST = {"ness": 0.0, "khat": math.inf, "evaluations": math.inf, "beyond": math.inf, "elbo": -math.inf}
-
-
-class Runs(NamedTuple):
-    """The fits of one target by one contestant, by seed."""
-
-    found: dict[int, dict[str, Any]]
-
-    def values(self, name: str) -> np.ndarray:
-        """One figure of every seed; of a fit that failed the worst."""
-        kept = (run.get(name) for run in self.found.values())
-        return np.array([WORST.get(name, math.nan) if value is None else value for value in kept], float)
-
-    def median(self, name: str) -> float | None:
-        values = self.values(name)
-        return float(np.median(values)) if values.size else None
-
-
-def collect(results: Results, section: str, target: str, contestant: str) -> Runs:
-    chosen = select(results, section=section, target=target, contestant=contestant)
-    return Runs({parameters["seed"]: found for parameters, found in chosen})
-
-
-def present(results: Results, section: str, names: Sequence[str]) -> list[str]:
-    """Those of the targets of a section of which there is a fit."""
-    known = {parameters["target"] for parameters, _ in select(results, section=section)}
-    return [name for name in names if name in known]
-
-
-def told(criterion: Criterion, value: str | None = None) -> str:
-    """A figure with its limit and whether it is kept, in one cell."""
-    if criterion.holds is None:
-        return "–"
-    shown = text(criterion.value) if value is None else value
-    return f"{shown} ({criterion.bound}) {text(criterion.holds)}"
-
-
-def summary(label: str, judged: dict[str, list[Criterion]]) -> Criterion:
-    """How many targets do not keep all of their limits; those that were not run are left out."""
-    holds = {name: [each.holds for each in criteria] for name, criteria in judged.items()}
-    known = {name: all(each is not False for each in found) for name, found in holds.items() if None not in found}
-    bad = [name for name, good in known.items() if not good]
-    return Criterion(f"of {len(known)} {label}", float(len(bad)) if known else None, 0, "; ".join(bad))
+PUBLISHED_SEEDS = 5  # as many as were published
 
 
 # ---- Mixtures -------------------------------------------------------------------------------------------------------
@@ -107,9 +69,9 @@ def judge_mixture(name: str, ours: Runs, plain: Runs) -> list[Criterion]:
     ]
 
 
-def mixtures(results: Results, settings: dict[str, Any]) -> tuple[Criterion, Grid]:
+def present_mixtures(results: Results, settings: dict[str, Any]) -> Shown:
     rows, judged = [], {}
-    for name in present(results, "mixtures", MIXTURES):
+    for name in measured(results, "mixtures", MIXTURES):
         ours, plain = (collect(results, "mixtures", name, each) for each in (MIXTURE, GAUSSIAN))
         criteria = judged[name] = judge_mixture(name, ours, plain)
         ness, khat, beyond, in_all, gain = criteria
@@ -124,7 +86,9 @@ def mixtures(results: Results, settings: dict[str, Any]) -> tuple[Criterion, Gri
     heads = ("target", "d", "nESS of the Gaussian", "of the mixture", "worst seed", "least gain", "k̂", "components")
     heads += ("evaluations beyond the Gaussian's", "in all", "the Gaussian's", "seconds")
     grid = Grid("Mixtures against one Gaussian", heads, rows, MIXTURES_NOTE.format(**settings))
-    return summary("targets of mixtures: a limit is not kept", judged), grid
+    caption = "nESS and evaluations of one Gaussian and of the mixture, each seed"
+    figures: Figures = {"mixtures": (caption, _png(_styled(plot)(results)))}
+    return Shown([summary("targets of mixtures: a limit is not kept", judged)], [grid], figures)
 
 
 # ---- Several modes --------------------------------------------------------------------------------------------------
@@ -153,9 +117,9 @@ def evidence_errors(name: str, ours: Runs, figure: str = "log_evidence") -> np.n
     return np.where(np.isnan(errors), np.inf, errors)
 
 
-def modes(results: Results, settings: dict[str, Any]) -> tuple[Criterion, Grid]:
+def present_modes(results: Results, settings: dict[str, Any]) -> Shown:
     rows, judged = [], {}
-    for name in present(results, "modes", MODES):
+    for name in measured(results, "modes", MODES):
         ours = collect(results, "modes", name, MIXTURE)
         judged[name] = judge_modes(name, ours)
         limit, budget = EVIDENCE[name]
@@ -178,7 +142,7 @@ def modes(results: Results, settings: dict[str, Any]) -> tuple[Criterion, Grid]:
     )
     heads += ("evaluations allowed", "in all, median and largest", "components", "nESS", "seconds")
     grid = Grid("Several modes", heads, rows, MODES_NOTE.format(**settings))
-    return summary("targets of several modes: right on fewer than nine of ten seeds", judged), grid
+    return Shown([summary("targets of several modes: right on fewer than nine of ten seeds", judged)], [grid], {})
 
 
 def _middle_and_most(values: np.ndarray, show: Any = text) -> str:
@@ -209,9 +173,9 @@ def judge_published(name: str, ours: Runs) -> list[Criterion]:
     ]
 
 
-def published(results: Results, settings: dict[str, Any]) -> tuple[Criterion, Grid]:
+def present_published(results: Results, settings: dict[str, Any]) -> Shown:
     rows, judged = [], {}
-    for name in present(results, "published", PUBLISHED):
+    for name in measured(results, "published", PUBLISHED):
         ours, plain = (collect(results, "published", name, each) for each in (MIXTURE, GAUSSIAN))
         criteria = judged[name] = judge_published(name, ours)
         loss, evaluations = criteria
@@ -228,7 +192,7 @@ def published(results: Results, settings: dict[str, Any]) -> tuple[Criterion, Gr
     heads = ("target", "d", "−ELBO of the Gaussian", "of the mixture", "worst seed", "its error", "evaluations")
     heads += ("VIPS: −ELBO, evaluations near it, in all", "components", "nESS", "k̂", "seconds")
     grid = Grid("Published figures", heads, rows, PUBLISHED_NOTE.format(**settings))
-    return summary("published figures: not reached", judged), grid
+    return Shown([summary("published figures: not reached", judged)], [grid], {})
 
 
 def _nats(value: float | None) -> str:
@@ -242,7 +206,7 @@ COLOURS = {GAUSSIAN: _COLOURS[1], MIXTURE: _COLOURS[0]}
 
 def plot(results: Results) -> Figure:
     """nESS and evaluations of every fit of `mixtures`, with the limits."""
-    names = present(results, "mixtures", MIXTURES)
+    names = measured(results, "mixtures", MIXTURES)
     figure = Figure(figsize=(9.5, 1.7 + 0.34 * len(names)), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     heights = {name: len(names) - 1 - i for i, name in enumerate(names)}
@@ -282,3 +246,32 @@ def _finite(values: Iterable[float]) -> list[float]:
 
 def _columns(points: Sequence[tuple[float, float]]) -> np.ndarray:
     return np.array(points, float).reshape(-1, 2).T
+
+
+# ---- Sections -------------------------------------------------------------------------------------------------------
+
+
+def _make(name: str, folders: Folders) -> bures.Target:
+    return TARGETS[name].make(folders)
+
+
+def _measure(target: bures.Target, parameters: dict[str, Any]) -> dict[str, Any]:
+    return measure(parameters["contestant"], target, parameters["seed"], parameters)
+
+
+def _data(name: str) -> str | None:
+    return TARGETS[name].data
+
+
+def _section(targets: tuple[str, ...], contestants: tuple[str, ...], present: Any, **changes: Any) -> Section:
+    settings = {"num_samples": 20_000}  # fresh draws of the judge
+    return Section(targets, contestants, _make, _measure, present, settings, {"num_samples": 4_000}, _data, **changes)
+
+
+SECTIONS = {
+    "mixtures": _section(MIXTURES, (GAUSSIAN, MIXTURE), present_mixtures),
+    "modes": _section(MODES, (MIXTURE,), present_modes),
+    "published": _section(
+        PUBLISHED, (GAUSSIAN, MIXTURE), present_published, most_seeds=lambda target, contestant: PUBLISHED_SEEDS
+    )._replace(settings={"num_samples": 20_000, "elbo_error": 0.001}, quick={"elbo_error": 0.01}),
+}
