@@ -9,8 +9,9 @@ do not know the version of bures: give another `--out` to another.
 from pathlib import Path
 from typing import Any
 
-from benchmarks import ladder_cells as cells, ladder_fits, pages
+from benchmarks import ladder_fits, ladder_sample, pages
 from benchmarks.families_models import Folders
+from benchmarks.ladder_cells import available
 from benchmarks.ladder_sections import Section
 from benchmarks.ladder_targets import find_folders
 from bures.check import check_option, check_positive_integer
@@ -18,7 +19,8 @@ from experiments.protocol import Results, Store, read_cells, run_cells
 
 TITLE = "The ladder: when one Gaussian is not enough"
 QUESTION = "How good are mixtures, what do they cost, do they find all modes, and can their draws be trusted?"
-SECTIONS: dict[str, Section] = {**ladder_fits.SECTIONS}
+SECTIONS: dict[str, Section] = {**ladder_fits.SECTIONS, **ladder_sample.SECTIONS}
+CONTESTANTS = list(dict.fromkeys(name for section in SECTIONS.values() for name in section.contestants))
 SEEDS = 10  # keys of the fits of each target
 SETTINGS: dict[str, Any] = {name: value for section in SECTIONS.values() for name, value in section.settings.items()}
 QUICK: dict[str, Any] = {name: value for section in SECTIONS.values() for name, value in section.quick.items()}
@@ -80,7 +82,8 @@ def run(
     seeds = (2 if quick else SEEDS) if seeds is None else seeds
     check_positive_integer("seeds", seeds, "It is the number of fits of each target.")
     sections, targets = choose(only)
-    methods = [check_option("--method", name, tuple(cells.available())) for name in methods or cells.available()]
+    ready = available(CONTESTANTS)
+    methods = [check_option("--method", name, tuple(ready)) for name in methods or ready]
     settings = {**SETTINGS, **(QUICK if quick else {}), **changes, "seeds": seeds}
     settings |= {"sections": sections, "targets": targets, "contestants": methods}
     store = Store(out, "ladder", "quick" if quick else "full")
@@ -105,7 +108,7 @@ def everything(settings: dict[str, Any]) -> dict[str, Any]:
     """Settings of all that may be kept."""
     sections, targets = choose(None)
     most = {"seeds": max(settings["seeds"], SEEDS), "sections": sections, "targets": targets}
-    return settings | most | {"contestants": sorted({each for one in SECTIONS.values() for each in one.contestants})}
+    return settings | most | {"contestants": CONTESTANTS}
 
 
 def choose(only: list[str] | None) -> tuple[list[str], list[str]]:

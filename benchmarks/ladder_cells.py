@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import equinox as eqx
@@ -14,7 +14,7 @@ from benchmarks.pages import number
 from bures.diagnostics.pareto import pareto_khat
 from bures.diagnostics.weighted import log_evidence, ness
 
-GAUSSIAN, MIXTURE, REFINE = "Gaussian", "Mixture", "refine"
+GAUSSIAN, MIXTURE, REFINE, SAMPLE = "Gaussian", "Mixture", "refine", "sample"
 JUDGE, AGAIN = 2**31, 2**31 + 1  # folded into a key: no step of a fit has these numbers
 KHATS = (-1.0, 10.0)  # what is below is exact, what is above hopeless: JSON has no infinities
 _ELEMENTS = 2**18  # of a block of draws
@@ -42,10 +42,10 @@ def refine(target: bures.Target, key: jax.Array) -> bures.Fit:
 CONTESTANTS: dict[str, Contestant] = {GAUSSIAN: gaussian, MIXTURE: mixture, REFINE: refine}
 
 
-def available() -> list[str]:
-    """The contestants that this version of bures has."""
-    known = {MIXTURE: hasattr(bures, "Mixture"), REFINE: hasattr(bures.Fit, "refine")}
-    return [name for name in CONTESTANTS if known.get(name, True)]
+def available(names: Iterable[str]) -> list[str]:
+    """Those of the contestants that this version of bures has."""
+    known = {MIXTURE: hasattr(bures, "Mixture"), REFINE: hasattr(bures.Fit, "refine"), SAMPLE: hasattr(bures, "sample")}
+    return [name for name in names if known.get(name, True)]
 
 
 # ---- What a fit says of itself --------------------------------------------------------------------------------------
@@ -150,7 +150,11 @@ def measure(contestant: str, target: bures.Target, seed: int, settings: dict[str
     except ImportError:
         raise
     except Exception as error:
-        return {"outcome": "FAILED", "message": f"{type(error).__name__}: {error}"[:300]}
+        return failure(error)
     seconds = time.perf_counter() - began
     found = judge(fit.approximation, target, seed, settings["num_samples"], settings.get("elbo_error"))
     return {**said, **found, "seconds": seconds}
+
+
+def failure(error: Exception) -> dict[str, Any]:
+    return {"outcome": "FAILED", "message": f"{type(error).__name__}: {error}"[:300]}

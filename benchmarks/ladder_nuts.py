@@ -1,4 +1,4 @@
-"""NUTS beside `bures.sample`: gradients that BlackJAX's needs for a smallest bulk effective size, and long references."""
+"""NUTS beside `bures.sample`: gradients that BlackJAX needs for a smallest bulk effective size, and long references."""
 
 import math
 from typing import Any
