@@ -9,7 +9,7 @@ do not know the version of bures: give another `--out` to another.
 from pathlib import Path
 from typing import Any
 
-from benchmarks import ladder_fits, ladder_sample, pages
+from benchmarks import ladder_centring, ladder_fits, ladder_honesty, ladder_sample, pages
 from benchmarks.families_models import Folders
 from benchmarks.ladder_cells import available
 from benchmarks.ladder_sections import Section
@@ -19,7 +19,12 @@ from experiments.protocol import Results, Store, read_cells, run_cells
 
 TITLE = "The ladder: when one Gaussian is not enough"
 QUESTION = "How good are mixtures, what do they cost, do they find all modes, and can their draws be trusted?"
-SECTIONS: dict[str, Section] = {**ladder_fits.SECTIONS, **ladder_sample.SECTIONS}
+SECTIONS: dict[str, Section] = {
+    **ladder_fits.SECTIONS,
+    **ladder_centring.SECTIONS,
+    **ladder_sample.SECTIONS,
+    **ladder_honesty.SECTIONS,
+}
 CONTESTANTS = list(dict.fromkeys(name for section in SECTIONS.values() for name in section.contestants))
 SEEDS = 10  # keys of the fits of each target
 SETTINGS: dict[str, Any] = {name: value for section in SECTIONS.values() for name, value in section.settings.items()}

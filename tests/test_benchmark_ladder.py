@@ -13,14 +13,21 @@ from scipy import stats
 
 import bures
 from benchmarks import (
+    honesty_targets,
     ladder,
     ladder_cells as cells,
+    ladder_centring as centring,
     ladder_fits as fits,
+    ladder_honesty as honesty,
+    ladder_models as models,
+    ladder_nuts,
+    ladder_sample as sample,
     ladder_sections as sections,
     ladder_targets as targets,
+    large_models,
 )
 from benchmarks.families_models import Folders
-from benchmarks.ladder_cells import GAUSSIAN, MIXTURE
+from benchmarks.ladder_cells import GAUSSIAN, MIXTURE, REFINE, SAMPLE
 
 NOWHERE = Folders(None, None)
 TOYS = [name for name, listed in targets.TARGETS.items() if listed.data is None and listed.dim < 90]
@@ -117,6 +124,63 @@ def test_folders_are_asked_for_only_where_needed(monkeypatch, tmp_path):
         targets.find_folders({targets.BREAST}, sampling=tmp_path)
 
 
+MODELS_NAMES = {
+    f"{kind}_{effect}": f"{kind}[{i}]" for kind in ("mu", "sigma") for i, effect in enumerate(("alpha", "beta"))
+}
+
+
+@needs_posteriordb
+@pytest.mark.parametrize("name", [name for name, model in models.MODELS.items() if model.density])
+def test_models_in_numpyro_are_those_of_the_other_benchmarks(name):
+    folder = targets.find_folders({"posteriordb"}).posteriordb
+    ours, theirs = models.target(name, folder), large_models.MODELS[models.MODELS[name].density](folder)
+    assert ours.dim == theirs.dim == models.MODELS[name].dim
+    known = {each: i for i, each in enumerate(ours.names)}
+    if name in ("rats", "radon slopes"):  # there means and deviations are vectors
+        known |= {MODELS_NAMES[each]: i for each, i in known.items() if each in MODELS_NAMES}
+    order = np.array([known[each] for each in theirs.names])
+    z = jnp.asarray(0.3 * np.random.default_rng(0).standard_normal((2, ours.dim)))
+    differences = [
+        np.diff([float(target.log_density(point)) for point in points])
+        for target, points in ((ours, z), (theirs, z[:, order]))
+    ]
+    np.testing.assert_allclose(*differences, rtol=1e-8)
+
+
+def test_both_forms_of_eight_schools_are_one_model():
+    """Where θ = μ + τ η the densities differ by the Jacobian τ⁸."""
+    import numpyro
+
+    one, two = (bures.frontends.from_numpyro(models.eight_schools(centred=centred)) for centred in (True, False))
+    assert numpyro is not None and one.dim == two.dim == models.MODELS["eight schools"].dim
+    z = 0.5 * jax.random.normal(jax.random.key(0), (one.dim,))
+    by_name = dict(zip(two.names, z, strict=True))
+    mu, log_tau = by_name["mu"], by_name["tau"]
+    centred = {each: by_name.get(each, 0.0) for each in one.names}
+    centred |= {f"theta[{i}]": mu + jnp.exp(log_tau) * by_name[f"theta_raw[{i}]"] for i in range(8)}
+    value = one.log_density(jnp.stack([jnp.asarray(centred[each]) for each in one.names]))
+    np.testing.assert_allclose(value + 8 * log_tau, two.log_density(z), rtol=1e-10)
+
+
+def test_there_are_more_than_a_hundred_traps():
+    assert len(honesty_targets.TRAPS) >= 100 and len(honesty_targets.CASES) == 150  # those of `bench honesty`
+    families = {listed.family for listed in honesty_targets.TRAPS.values()}
+    assert {"modes", "spike and slab", "rings", "label switching", "heavy tails", "cut", "Rosenbrock"} <= families
+
+
+@pytest.mark.parametrize(
+    "name", ["Rosenbrock, d = 2", "Rosenbrock, d = 10", "two modes, d = 15, 25 sd apart, 0.2 light, origin light"]
+)
+def test_further_traps_are_normalised(name):
+    """E_p[r / p] = 1 for a normalised r inside of p: here p itself, moved a little."""
+    case = honesty_targets.TRAPS[name].make()
+    density = jax.vmap(honesty.as_arrays(case.density))
+    z = case.draw(np.random.default_rng(0), 20_000)
+    log_p, moved = (np.asarray(density(jnp.asarray(points))) for points in (z, z + 0.02))
+    ratio = np.exp(moved - log_p)
+    assert abs(ratio.mean() - 1) < 5 * ratio.std() / math.sqrt(len(z)) < 0.05
+
+
 # ---- Contestants and their judge ------------------------------------------------------------------------------------
 
 
@@ -151,7 +215,7 @@ TINY = dict(num_samples=300, elbo_error=0.1)
 
 def test_fits_are_measured_told_and_kept(tmp_path, monkeypatch):
     monkeypatch.setitem(cells.CONTESTANTS, MIXTURE, cells.gaussian)
-    monkeypatch.setattr(cells, "available", lambda: list(cells.CONTESTANTS))
+    monkeypatch.setattr(ladder, "available", lambda names: [GAUSSIAN, MIXTURE])
     said = []
     chosen = ["eggbox", "two modes, d = 2", "ten Gaussians, d = 20"]
     options = dict(seeds=1, only=chosen, methods=[GAUSSIAN, MIXTURE], out=tmp_path, say=said.append, **TINY)
@@ -261,3 +325,141 @@ def test_tables_show_what_was_run(tmp_path):
     assert "Criteria: 2 of 3 hold" in told and "0.995 (≥ 0.99) yes" in told and "8,000 (≤ 10,000) yes" in told
     assert "of 1 targets of several modes: right on fewer than nine of ten seeds | ≤ 0 | 1 | no | MoG40 |" in told
     assert "585.1100 (≤ 585.115) yes" in told
+
+
+# ---- Centring, sample, honesty --------------------------------------------------------------------------------------
+
+
+def runs(*found):
+    return sections.Runs(dict(enumerate(found)))
+
+
+def test_centring_has_to_reach_the_better_form_or_ten_times_what_was():
+    def holds(name, refined, plain, other=()):
+        made = (runs(*({"ness": x, "khat": 0.5} for x in each)) for each in (refined, plain, other))
+        return [criterion.holds for criterion in centring.judge(name, *made)]
+
+    assert holds("eight schools", [0.6], [0.01], [0.65]) == [True]
+    assert holds("eight schools", [0.5], [0.01], [0.65]) == [False]
+    assert holds("eight schools", [0.5], [0.01]) == [None]
+    least = min(0.5, 10 * centring.BEFORE["rats"])
+    assert holds("rats", [least], [0.01]) == [True, True] and holds("rats", [least / 2], [0.01])[0] is False
+    assert set(centring.BEFORE) == {name for name, model in models.MODELS.items() if model.other is None}
+    told = centring.degrees(runs({"centring": {"alpha": 0.2}}, {"centring": {"alpha": 0.4, "beta": 1.0}}))
+    assert told == "alpha 0.30, beta 1.00"
+
+
+class FakeVariable:
+    def __init__(self, values):
+        self.values = values
+
+    def __getitem__(self, place):
+        return self.values[place]
+
+
+class FakeTree(dict):
+    """A tree as `bures.sample` returns it, with exact draws."""
+
+    def __init__(self, variables, **attributes):
+        self.attrs, self.children = {}, ()
+        sizes = dict(zip(("chain", "draw"), next(iter(variables.values())).shape[:2], strict=True))
+        group = types.SimpleNamespace(
+            data_vars={name: FakeVariable(values) for name, values in variables.items()}, attrs=attributes, sizes=sizes
+        )
+        super().__init__(posterior=group)
+
+
+def exact_sample(case, verdict="close"):
+    def sample(target, *, key, num_draws):
+        z = case.draw(np.random.default_rng(5), num_draws)
+        return FakeTree({"z": z[None]}, rung="mixture", verdict=verdict, evaluations=5000)
+
+    return sample
+
+
+PARAMETERS = honesty.SETTINGS | {"seed": 0, "num_draws": 4000, "contestant": SAMPLE}
+
+
+def test_draws_are_judged_by_their_neighbours(monkeypatch):
+    name = "two modes, d = 2, 15 sd apart, 0.5 light, origin between"
+    prepared = honesty.make(name, NOWHERE)
+    monkeypatch.setattr(bures, "sample", exact_sample(prepared.case), raising=False)
+    found = honesty.measure(prepared, PARAMETERS)
+    assert found["right"] and found["comfort"] and not found["false"] and found["missed"] < 0.001
+    assert found["rung"] == "mixture" and found["evaluations"] == 5000
+
+    def draw(rng, n):  # of one mode
+        z = prepared.case.draw(rng, 4 * n)
+        return z[z[:, 0] > 0][:n]
+
+    one = prepared.case._replace(draw=draw)
+    half = one.draw(np.random.default_rng(5), 1000)
+    assert 0.4 < honesty.missed_by_draws(prepared.exact, half) < 0.6
+    monkeypatch.setattr(bures, "sample", exact_sample(one), raising=False)
+    found = honesty.measure(prepared, PARAMETERS | {"num_draws": 1000})
+    assert found["false"] and not found["right"] and 0.4 < found["missed"] < 0.6
+    monkeypatch.setattr(bures, "sample", exact_sample(one, verdict="untrusted"))
+    assert not honesty.measure(prepared, PARAMETERS | {"num_draws": 1000})["false"]
+
+
+def test_a_refined_fit_is_judged_as_fits_are(monkeypatch):
+    monkeypatch.setitem(cells.CONTESTANTS, REFINE, cells.gaussian)
+    prepared = honesty.make("two modes, d = 1, 50 sd apart, 0.5 light, origin elsewhere", NOWHERE)
+    found = honesty.measure(prepared, PARAMETERS | {"contestant": REFINE, "resampled": 1000})
+    assert found["missed"] > 0.02 and not found["right"]
+
+
+def test_false_comfort_and_needless_warnings_are_counted():
+    trap, plain = next(iter(honesty_targets.TRAPS)), next(iter(honesty_targets.HARMLESS))
+    good = {"outcome": "CONVERGED", "comfort": True, "right": True, "warned": False, "false": False, "named": False}
+    good |= {"missed": 0.0}
+    results = cell("honesty", trap, REFINE, 0, good | {"false": True, "right": False, "missed": 0.4})
+    results |= cell("honesty", plain, REFINE, 0, good) | cell("honesty", plain, SAMPLE, 0, good | {"warned": True})
+    shown = honesty.present(results, {})
+    assert [criterion.holds for criterion in shown.criteria] == [False, True, None, False]
+    assert list(shown.figures) == ["honesty-refine", "honesty-sample"] and len(shown.grids) == 2
+
+
+def test_errors_and_gradients_of_sample_are_judged():
+    def holds(ours, theirs):
+        return [criterion.holds for criterion in sample.judge(ours, theirs)]
+
+    good = {"mean_error": 0.05, "deviation_error": 0.08, "evaluations": 5000}
+    nuts = runs({"evaluations": 50_000, "largest_rhat": 1.0})
+    assert holds(runs(good), nuts) == [True, True, True]
+    assert holds(runs(good, good, good | {"mean_error": 0.5}), nuts) == [True, True, True]  # the median counts
+    assert holds(runs(good | {"deviation_error": 0.11, "evaluations": 60_000}), nuts) == [True, False, False]
+    assert holds(runs({"outcome": "FAILED"}), nuts) == [False, False, False]
+    assert holds(runs(good), runs()) == [True, True, None]
+
+
+def test_references_of_their_own_are_long_chains():
+    """A cell of reference moments serves the errors of `sample` where a target comes without draws."""
+    known = {"x": {"mean": [0.0, 1.0], "sd": [1.0, 2.0]}}
+    found = {"x": {"mean": [0.05, 1.0], "sd": [1.0, 2.1]}}
+    results = cell("sample", "rats", SAMPLE, 0, {"moments": found, "evaluations": 100, "verdict": "usable"})
+    results |= cell("sample", "rats", sample.REFERENCE, 0, {"moments": known})
+    results |= cell("sample", "rats", sample.NUTS, 0, {"evaluations": 1000, "largest_rhat": 1.01})
+    assert sample.with_errors(results, "rats").found[0]["mean_error"] == pytest.approx(0.05)
+    assert sample.with_errors(results, "rats").found[0]["deviation_error"] == pytest.approx(0.05)
+    shown = sample.present(results, ladder.SETTINGS)
+    assert [criterion.holds for criterion in shown.criteria] == [True, True, True]
+    found["x"]["mean"][1] = 9.0
+    shown = sample.present(results, ladder.SETTINGS)
+    assert [criterion.holds for criterion in shown.criteria] == [True, False, True]  # one is spared, but it was trusted
+
+
+def test_gradients_of_nuts_are_counted():
+    target = bures.models.gaussian(3)
+    settings = {"nuts_warmup": 100, "nuts_draws": 200}
+    found = ladder_nuts.gradients_needed(target, 0, 100.0, settings)
+    assert found["warmup_gradients"] >= 4 * 100 and found["gradients_a_draw"] >= 1
+    needed = found["warmup_gradients"] + found["draws_needed"] * found["gradients_a_draw"]
+    assert found["evaluations"] == pytest.approx(needed, abs=1)
+    assert found["draws_needed"] == math.ceil(100 * 800 / found["smallest_ess"])
+
+
+def test_moments_take_weights():
+    values = np.array([[0.0], [1.0], [2.0]])
+    found = ladder_nuts.moments({"x": values}, np.array([1.0, 0.0, 1.0]))
+    assert found == {"x": {"mean": [1.0], "sd": [1.0]}}
