@@ -27,9 +27,11 @@ from bures.estimator import (
 from bures.family import (
     FullRank as FullRank,
     Gaussian as Gaussian,
+    GaussianMixture as GaussianMixture,
     LowRank as LowRank,
     LowRankGaussian as LowRankGaussian,
     MeanField as MeanField,
+    Mixture as Mixture,
 )
 from bures.field import Estimate as Estimate, Field as Field
 from bures.fitting import Fit as Fit, fit as fit

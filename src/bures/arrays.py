@@ -47,6 +47,25 @@ def softmax(x: AnyArray) -> AnyArray:
     return weights / weights.sum(axis=-1, keepdims=True)
 
 
+def log_sum_exp(x: AnyArray, axis: int) -> AnyArray:
+    """log Σ exp(x) along an axis; −inf where all are."""
+    if not on_host(x):
+        return jax.nn.logsumexp(x, axis=axis)
+    top = x.max(axis=axis, keepdims=True)
+    top = np.where(np.isfinite(top), top, 0)
+    with np.errstate(divide="ignore"):
+        return np.log(np.exp(x - top).sum(axis=axis)) + np.squeeze(top, axis=axis)
+
+
+def normal_quantiles_back(x: AnyArray, log: bool) -> AnyArray:
+    """The standard normal distribution function Φ(x), or its logarithm: uniform numbers from normal ones."""
+    if not on_host(x):
+        return jax.scipy.special.log_ndtr(x) if log else jax.scipy.special.ndtr(x)
+    from scipy import special  # here: the import takes a tenth of a second
+
+    return special.log_ndtr(x) if log else special.ndtr(x)
+
+
 def constant(x: AnyArray) -> AnyArray:
     """The same, not to be differentiated."""
     return x if on_host(x) else jax.lax.stop_gradient(x)

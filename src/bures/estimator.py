@@ -19,7 +19,7 @@ from bures.arrays import AnyArray, Module, namespace
 from bures.check import check_key, check_option, check_part, check_positive_integer, fail
 from bures.family.approximation import AbstractApproximation
 from bures.family.gaussian import Gaussian
-from bures.field import Dense, Estimate, Field, Operator, Path, Stein as SteinSlope
+from bures.field import Curvature, Dense, Estimate, Field, Operator, Path, Stein as SteinSlope
 from bures.objective import AbstractObjective
 from bures.target import Target
 
@@ -53,9 +53,9 @@ class AbstractEstimator(Module):
         _check_count(self.M)
         check_option("draws", self.draws, tuple(_SOURCES))
 
-    def noise(self, source: noise_sources.Source, q: AbstractApproximation, K: int) -> Float[AnyArray, "M K dim"]:
+    def noise(self, source: noise_sources.Source, q: AbstractApproximation, K: int) -> Float[AnyArray, "M K noise"]:
         """Standard normal noise from a key or a generator: rows of a tuple are independent whatever the kind."""
-        return _SOURCES[self.draws](source, self.M, K * q.dim, q.mean.dtype).reshape(self.M, K, q.dim)
+        return _SOURCES[self.draws](source, self.M, K * q.noise_dim, q.mean.dtype).reshape(self.M, K, -1)
 
     @eqx.filter_jit
     def __call__(
@@ -74,6 +74,9 @@ class AbstractEstimator(Module):
     ) -> Field:
         """The field at the draws of given noise; `target` is a `Target`, or an `Evaluator` of one on the host."""
         raise NotImplementedError
+
+    def check_family(self, q: AbstractApproximation) -> None:
+        """Raise a ValueError with the reason if it cannot serve members of q's family."""
 
     def cost(self, objective: AbstractObjective) -> Cost:
         """Evaluations of the target a call pays."""
@@ -105,6 +108,8 @@ class Price(AbstractEstimator):
     def field(self, noise, q, target, objective):
         at = _derivatives(noise, q, target, objective, self.indices, self.permutations)
         n = at.A.size
+        if q.has_shares:
+            return at.finish(Curvature(target, at.z, at.score, at.A / n, at.B / n), objective)
         hessian = target.weighted_hessian(at.A / n, at.z)
         S = hessian + namespace(at.A).mean(at.A) * q.precision().matrix()
         return at.finish(Dense(S + (at.score.T * (at.B / n)) @ at.score), objective)
@@ -146,6 +151,11 @@ class Reparameterised(AbstractEstimator):
 
     M: int = eqx.field(static=True, default=100, converter=_check_count)
     draws: str = eqx.field(static=True, default="iid")
+
+    def check_family(self, q):
+        if q.has_shares:
+            wanted = f"able to serve a {q.family} approximation, whose draws are no smooth function of its shares"
+            raise fail("estimator", wanted, self, "Use Stein(M) or Price(M).")
 
     def field(self, noise, q, target, objective):
         M, K, dim = noise.shape
@@ -268,6 +278,7 @@ class _Derivatives(NamedTuple):
     mean_A: Float[AnyArray, ""]
     log_weights: Float[AnyArray, "M K"]
     bound: Float[AnyArray, ""]
+    variation: Float[AnyArray, " n"] | None
 
     def finish(self, slope: Operator, objective: AbstractObjective) -> Field:
         n = self.A.size
@@ -282,6 +293,7 @@ class _Derivatives(NamedTuple):
             self.log_weights,
             self.bound,
             objective.K,
+            None if self.variation is None else self.variation / n,
         )
 
 
@@ -294,7 +306,7 @@ def _derivatives(
     permutations: int,
 ) -> _Derivatives:
     """Draw, weigh, and take scores at the draws that `indices` asks for."""
-    M, K, dim = noise.shape
+    (M, K, _), dim = noise.shape, q.dim
     xp = namespace(noise)
     z = q.push(noise)
     first = 0 if indices == "all" else K - 1  # scores at the draws from this index on
@@ -306,14 +318,20 @@ def _derivatives(
     log_weights = values - q.log_prob_of_noise(noise)
     bound, A, B = _blocked(objective, log_weights, permutations)
     mean_A = A.sum() / A.size
+    variation = _variation(objective, log_weights)[:, first:].reshape(-1) if q.has_shares else None
     A, B = A[:, first:].reshape(-1), B[:, first:].reshape(-1)
-    z, noise = z[:, first:].reshape(-1, dim), noise[:, first:].reshape(-1, dim)
+    z, noise = z[:, first:].reshape(-1, dim), noise[:, first:].reshape(-1, noise.shape[-1])
 
     # A draw of weight zero (outside the support, say) contributes nothing, whatever its derivatives are.
     active = (A != 0)[:, None]
     entropy_scores = q.precision_times_noise(noise)
     score = xp.where(active, score + entropy_scores, 0)
-    return _Derivatives(z, noise, score, A, B, entropy_scores, mean_A, log_weights, bound)
+    return _Derivatives(z, noise, score, A, B, entropy_scores, mean_A, log_weights, bound, variation)
+
+
+def _variation(objective: AbstractObjective, log_weights: Float[AnyArray, "M K"]) -> Float[AnyArray, "M K"]:
+    """F − g_k: the first variation of the bound at each draw of a tuple, over K."""
+    return objective.bound(log_weights)[:, None] - objective.coefficients(log_weights).g
 
 
 def _blocked(

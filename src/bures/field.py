@@ -79,6 +79,20 @@ class Path(NamedTuple):
         return Stein(self.left, self.right).times(vectors) + self.precision.times(vectors) / self.K
 
 
+class Curvature(NamedTuple):
+    """A H + B s sᵀ at each draw, to be averaged with weights: what a mixture asks of Hessians, for each component."""
+
+    target: Any
+    z: Float[AnyArray, "n dim"]
+    score: Float[AnyArray, "n dim"]
+    A: Float[AnyArray, " n"]  # over the number of draws
+    B: Float[AnyArray, " n"]
+
+    def weighted(self, weights: Float[AnyArray, " n"]) -> Float[AnyArray, "dim dim"]:
+        """Σ w (A ∇²log p + B s sᵀ): the part of −∇²log q is the family's to add."""
+        return self.target.weighted_hessian(weights * self.A, self.z) + (self.score.T * (weights * self.B)) @ self.score
+
+
 class Field(NamedTuple):
     """The Wasserstein gradient of a bound at n draws of q: what an estimator reports, and a family projects.
 
@@ -99,12 +113,13 @@ class Field(NamedTuple):
     score: Float[AnyArray, "n dim"]  # ∇ℓ at the draws; zero where the weight is
     weight: Float[AnyArray, " n"]  # of each draw, with sum E[A]
     a: Float[AnyArray, " dim"]  # the mean of the field, E[A s]
-    slope: Operator
+    slope: Operator | Curvature
     entropy_score: Float[AnyArray, " dim"]  # the part of `a` that −∇log q contributed; zero in expectation if K = 1
     mean_A: Float[AnyArray, ""]  # over all draws, so that it cannot vanish: at least 1/K²
     log_weights: Float[AnyArray, "M K"]
     bound: Float[AnyArray, ""]
     K: int
+    variation: Float[AnyArray, " n"] | None = None  # F − g at each draw, over their number, where q has shares
 
 
 class Estimate(NamedTuple):

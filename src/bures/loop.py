@@ -151,6 +151,7 @@ def init(
     for name, part in init.parts().items():
         check_floating(f"init.{name}", part, ndim=part.ndim)
     method.geometry.check_family(init)
+    method.estimator.check_family(init)
     return State(init, method.geometry.init(init))
 
 

@@ -27,7 +27,7 @@ from jaxtyping import Array, Float
 import bures
 from bures.arrays import to_host
 from bures.check import as_array, check_part, fail
-from bures.family import AbstractApproximation, AbstractFamily, Gaussian, LowRankGaussian
+from bures.family import AbstractApproximation, AbstractFamily, Gaussian, GaussianMixture, LowRankGaussian
 from bures.fitting.judgement import restore
 from bures.fitting.result import Fit, Record
 from bures.geometry import Euclidean
@@ -41,7 +41,7 @@ _VERSION = 4
 # Version 2 has the log density at the mean only; both 2 and 3 know full Gaussians alone.
 _READABLE = ("2", "3", "4")
 _PARTS = ("objective", "estimator", "geometry")
-_KINDS: dict[str, type[AbstractApproximation]] = {kind.family: kind for kind in (Gaussian, LowRankGaussian)}
+_KINDS: dict[str, type[AbstractApproximation]] = {kind.family: kind for kind in (Gaussian, LowRankGaussian, GaussianMixture)}
 
 
 _NUM_PROBES = 16
@@ -320,9 +320,9 @@ def _from_version_3(
 
 def _probes(q: AbstractApproximation) -> np.ndarray:
     """The mean and points around it in fixed directions, up to twice as far out as draws are."""
-    directions = np.random.default_rng(0).standard_normal((_NUM_PROBES, q.dim))
+    directions = np.random.default_rng(0).standard_normal((_NUM_PROBES, q.noise_dim))
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-    radii = np.linspace(0, 2 * np.sqrt(q.dim), _NUM_PROBES)
+    radii = np.linspace(0, 2 * np.sqrt(q.noise_dim), _NUM_PROBES)
     host = to_host(q)
     return host.push(radii[:, None] * directions).astype(host.mean.dtype)
 

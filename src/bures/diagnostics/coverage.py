@@ -160,7 +160,7 @@ def _unseen(q: AbstractApproximation, log_evidence: float, num_samples: int, vie
 
     Only places count where a draw of q would weigh more than `heavy` times the mean.
     """
-    log_q = q.log_prob_of_noise(q.whiten(view.z))
+    log_q = q.log_density(view.z)
     weights = np.exp(np.minimum(view.values - log_q - log_evidence, 700.0))  # of a draw of q, if there were one
     masses = np.where(weights > heavy, np.exp(view.log_weights - log_evidence), 0.0) / weights.size
     mass = float(np.sum(masses))

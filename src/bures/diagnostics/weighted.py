@@ -41,7 +41,7 @@ class Points:
         rows = max(_LEAST_ROWS, _BLOCK // self.q.dim)
         for start in range(0, self.n, rows):
             here = slice(start, min(start + rows, self.n))
-            yield here, self.q.push(rng.standard_normal((here.stop - start, self.q.dim), dtype))
+            yield here, self.q.push(rng.standard_normal((here.stop - start, self.q.noise_dim), dtype))
 
     def __getitem__(self, rows: Any) -> np.ndarray:
         """Some of the draws, by a slice or by their numbers."""
@@ -100,7 +100,7 @@ class WeightedDraws(NamedTuple):
         """Given draws of q and their log p."""
         exact = in_double(q)
         with np.errstate(all="ignore"):
-            log_q = exact.log_prob_of_noise(exact.whiten(np.asarray(z, np.float64)))
+            log_q = exact.log_density(np.asarray(z, np.float64))
         return cls(z, np.asarray(log_p, np.float64), log_q, rounding(log_p, z.dtype))
 
     @property
@@ -146,7 +146,7 @@ def points_of(
 def draw_points(rng: np.random.Generator, q: AbstractApproximation, n: int) -> Float[np.ndarray, "n dim"]:
     """Draws of q in NumPy, in its own precision."""
     host = to_host(q)
-    return host.push(rng.standard_normal((n, q.dim), np.dtype(host.mean.dtype)))
+    return host.push(rng.standard_normal((n, q.noise_dim), np.dtype(host.mean.dtype)))
 
 
 def relative_weights(log_weights: np.ndarray) -> np.ndarray:

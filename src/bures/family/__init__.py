@@ -6,7 +6,9 @@ from bures.family.families import (
     FullRank as FullRank,
     LowRank as LowRank,
     MeanField as MeanField,
+    Mixture as Mixture,
     family_of as family_of,
 )
 from bures.family.gaussian import Gaussian as Gaussian
 from bures.family.low_rank import LowRankGaussian as LowRankGaussian
+from bures.family.mixture import GaussianMixture as GaussianMixture

@@ -35,10 +35,16 @@ class AbstractApproximation(Module):
 
     mean: eqx.AbstractVar[Float[AnyArray, " dim"]]
     family: ClassVar[str]  # its name in messages
+    has_shares: ClassVar[bool] = False  # whether it has parts whose shares of the mass change, too
 
     @property
     def dim(self) -> int:
         return self.mean.shape[-1]
+
+    @property
+    def noise_dim(self) -> int:
+        """Standard normal numbers that a draw is made of."""
+        return self.dim
 
     @property
     def label(self) -> str:
@@ -80,13 +86,17 @@ class AbstractApproximation(Module):
         """`n` independent draws."""
         check_key(key)
         check_positive_integer("n", n, "It is the number of draws.")
-        return self.push(jax.random.normal(key, (n, self.dim), self.mean.dtype))
+        return self.push(jax.random.normal(key, (n, self.noise_dim), self.mean.dtype))
 
     def log_prob(self, z: Any) -> Float[Array, "*n"]:
         """Log density at `z`, with any leading axes."""
         z = jnp.asarray(z, self.mean.dtype)
         if z.shape[-1:] != (self.dim,):
             raise fail("z", f"an array whose last axis is {self.dim}", z, "Pass points of the Gaussian's dimension.")
+        return self.log_density(z)
+
+    def log_density(self, z: Float[AnyArray, "*n dim"]) -> Float[AnyArray, "*n"]:
+        """The same for arrays of JAX or NumPy as they are."""
         return self.log_prob_of_noise(self.whiten(z))
 
     def log_prob_of_noise(self, noise: Float[AnyArray, "*n dim"]) -> Float[AnyArray, "*n"]:

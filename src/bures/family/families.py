@@ -1,4 +1,4 @@
-"""The families to choose from: `FullRank`, `MeanField`, `LowRank`. Each makes its members from any Gaussian."""
+"""The families to choose from: `FullRank`, `MeanField`, `LowRank`, `Mixture`. Each makes its members from any Gaussian."""
 
 from typing import Any
 
@@ -7,10 +7,11 @@ import numpy as np
 
 from bures import linalg
 from bures.arrays import Module, namespace
-from bures.check import fail, is_traced
+from bures.check import check_positive_integer, fail, is_traced
 from bures.family.approximation import AbstractApproximation
 from bures.family.gaussian import Gaussian
 from bures.family.low_rank import LowRankGaussian
+from bures.family.mixture import GaussianMixture
 from bures.family.low_rank_moves import most_columns, worth
 
 _COLUMNS = 8  # of a low-rank Gaussian to begin with, where the rank is left to it
@@ -37,7 +38,7 @@ class FullRank(AbstractFamily):
     """
 
     def of(self, q):
-        return q.as_gaussian() if isinstance(q, LowRankGaussian) else q
+        return q.as_gaussian() if isinstance(q, LowRankGaussian | GaussianMixture) else q
 
     def standard(self, dim, dtype=None):
         return Gaussian.standard(dim, dtype)
@@ -125,6 +126,39 @@ def _columns_in_use(q: Any) -> int:
     return max(q.capacity - _COLUMNS, 0) if is_traced(q.variances) else q.rank
 
 
+def _check_components(count: Any) -> int | None:
+    if count is None:
+        return None
+    return check_positive_integer("max_components", count, "Leave it out: the fit finds the number by itself.")
+
+
+class Mixture(AbstractFamily):
+    """Mixtures of Gaussians Σ_c π_c N(m_c, Σ_c), for targets that one Gaussian does not cover.
+
+    The number of components is found by the fit, up to `max_components`: one is added where fresh draws and the search
+    for modes show mass that is missed, and kept if it helps beyond noise. A compiled loop (`num_steps`, `jit`, `vmap`)
+    moves the components that `init` has.
+
+    >>> import bures, jax
+    >>> fit = bures.fit(bures.models.eggbox(), key=jax.random.key(0), family=Mixture())
+    >>> fit.approximation.num_components, fit.diagnostics.ness > 0.97
+    (4, True)
+    """
+
+    max_components: int | None = eqx.field(static=True, default=None, converter=_check_components)
+
+    def of(self, q):
+        if isinstance(q, GaussianMixture):
+            return q
+        q = q.as_gaussian()
+        xp = namespace(q.mean)
+        zero = xp.zeros((), q.mean.dtype)
+        return GaussianMixture.unchecked(zero[None], q.mean[None], q.chol[None], zero)
+
+    def standard(self, dim, dtype=None):
+        return self.of(Gaussian.standard(dim, dtype))
+
+
 class _Own(AbstractFamily):
     """The family of a member that the user has defined: as it is."""
 
@@ -136,6 +170,8 @@ def family_of(q: AbstractApproximation) -> AbstractFamily:
     """The family that an approximation is a member of."""
     if isinstance(q, Gaussian):
         return FullRank()
+    if isinstance(q, GaussianMixture):
+        return Mixture()
     if isinstance(q, LowRankGaussian):
         return LowRank(None if q.grows else q.capacity)
     return _Own()
