@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from matplotlib.figure import Figure
 from scipy.spatial import KDTree
 
 import bures
@@ -27,7 +26,7 @@ from benchmarks.honesty import (
 from benchmarks.honesty_report import plot
 from benchmarks.honesty_targets import HARMLESS, TRAPS, Case
 from benchmarks.ladder_cells import CONTESTANTS, REFINE, SAMPLE, failure
-from benchmarks.ladder_sample import TRUST, facts
+from benchmarks.ladder_sample import facts
 from benchmarks.ladder_sections import Section, Shown
 from benchmarks.pages import Criterion, Grid, median, number, text
 from bures.plot import _styled
@@ -77,12 +76,12 @@ def sample_and_judge(case: Case, exact: np.ndarray, seed: int, parameters: dict[
     said = facts(tree)
     missed = missed_by_draws(exact, draws)
     errors = moment_errors(exact, draws, case.heavy)
-    comfort = said["verdict"] in TRUST
+    comfort = said["trusted"]
     right = missed < MISSED and errors["mean"] < MEAN_ERROR and errors["deviation"] < DEVIATION_ERROR
     return {
         **said,
         "outcome": "CONVERGED",
-        "said": " ".join(str(value) for value in tree["posterior"].attrs.values())[:1000],
+        "said": said["verdict"],
         "comfort": comfort,
         "named": False,
         "missed": missed,
@@ -183,12 +182,8 @@ def present(results: Results, settings: dict[str, Any]) -> Shown:
             shown.criteria.extend(judge(records, contestant))
             shown.grids.append(by_family(records, contestant))
             caption = f"Mass that {contestant} misses, by what it says"
-            shown.figures[f"honesty-{contestant}"] = caption, _png(_styled(_plot)(records))
+            shown.figures[f"honesty-{contestant}"] = caption, _png(_styled(plot)(records))
     return shown
-
-
-def _plot(records: list[dict[str, Any]]) -> Figure:
-    return plot(records)
 
 
 SECTIONS = {

@@ -89,14 +89,12 @@ def reference(target: bures.Target, seed: int, settings: dict[str, Any]) -> dict
 Moments = dict[str, dict[str, list[float]]]
 
 
-def moments(variables: dict[str, np.ndarray], weights: np.ndarray | None = None) -> Moments:
+def moments(variables: dict[str, np.ndarray]) -> Moments:
     """Mean and standard deviation of each element, by variable; draws along the first axis."""
     found: Moments = {}
     for name, values in variables.items():
         flat = values.reshape(len(values), -1).astype(np.float64)
-        shares = np.full(len(flat), 1 / len(flat)) if weights is None else weights / weights.sum()
-        mean = shares @ flat
-        found[name] = {"mean": mean.tolist(), "sd": np.sqrt(shares @ (flat - mean) ** 2).tolist()}
+        found[name] = {"mean": flat.mean(axis=0).tolist(), "sd": flat.std(axis=0).tolist()}
     return found
 
 

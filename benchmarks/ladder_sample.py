@@ -27,7 +27,6 @@ TARGETS = (*posteriordb.names(), *MODELS)
 EFFECTIVE = 1_000  # smallest bulk effective size that NUTS has to reach
 MEAN, DEVIATION, SPARED, SHARE = 0.1, 0.1, 1, 2 / 3
 RHAT = 1.05  # of chains that agree
-TRUST = ("close", "usable")  # verdicts
 SAMPLE_SEEDS = 3
 SETTINGS = {"num_draws": 1_000, "nuts_warmup": 1_000, "nuts_draws": 1_000, "reference_draws": 5_000}
 QUICK = {"nuts_draws": 500, "reference_draws": 1_000}
@@ -73,7 +72,7 @@ def _sample(problem: Problem, seed: int, parameters: dict[str, Any]) -> dict[str
     library: Any = bures
     tree = library.sample(problem.target, key=jax.random.key(seed), num_draws=parameters["num_draws"])
     variables = {str(name): _draws_first(value.values) for name, value in tree["posterior"].data_vars.items()}
-    found = moments(variables, weights_of(tree))
+    found = moments(variables)
     known = problem.moments
     judged = {} if known is None else errors(found, known)
     return {**facts(tree), **judged, "moments": found if known is None else {}}
@@ -88,21 +87,18 @@ def _reference(problem: Problem, seed: int, parameters: dict[str, Any]) -> dict[
 
 
 def facts(tree: Any) -> dict[str, Any]:
-    """The rung, the verdict and the evaluations that a tree of `bures.sample` says."""
-    said = {**tree.attrs, **tree["posterior"].attrs}
-    evaluations = next((said[name] for name in ("evaluations", "num_log_density_evaluations") if name in said), None)
+    """What a tree of `bures.sample` says of itself."""
+    said = tree.attrs
+    posterior = tree["posterior"]
     return {
-        "rung": str(said.get("rung", "–")),
-        "verdict": str(said.get("verdict", "–")),
-        "evaluations": None if evaluations is None else int(evaluations),
-        "draws": int(np.prod([tree["posterior"].sizes[name] for name in ("chain", "draw")])),
+        "rung": str(said["rung"]),
+        "verdict": str(said["verdict"]),
+        "trusted": bool(said["trustworthy"]),
+        "evaluations": int(said["evaluations"]),
+        "evaluations_by_rung": {name: int(spent) for name, spent in said["evaluations_by_rung"].items()},
+        "log_evidence": said.get("log_evidence"),
+        "draws": int(posterior.sizes["chain"] * posterior.sizes["draw"]),
     }
-
-
-def weights_of(tree: Any) -> np.ndarray | None:
-    """Weights of the draws, where these are not of equal weight."""
-    stats = tree["sample_stats"] if "sample_stats" in tree.children else {}
-    return np.asarray(stats["weight"]).ravel() if "weight" in stats else None
 
 
 # ---- Tables ---------------------------------------------------------------------------------------------------------
@@ -162,14 +158,14 @@ def present(results: Results, settings: dict[str, Any]) -> Shown:
             dearer += [] if ratio.holds else [name]
         rows.append(
             (
-                *(name, ours.words("rung"), ours.words("verdict"), told(mean), told(deviation)),
+                *(name, ours.words("rung"), ours.words("trusted"), told(mean), told(deviation)),
                 *(count(ours.median("evaluations")), count(theirs.median("evaluations")), told(ratio)),
                 *(text(theirs.median("smallest_ess")), text(rhat) + (" !" if rhat and rhat > RHAT else "")),
                 text(ours.median("seconds")),
             )
         )
     known = [name for name in names if with_errors(results, name).found]
-    heads = ("target", "rung", "verdict", "largest error of a mean", "of a standard deviation", "evaluations")
+    heads = ("target", "rung", "trusted", "largest error of a mean", "of a standard deviation", "evaluations")
     heads += ("gradients of NUTS", "ratio", "smallest ESS of NUTS's draws", "R̂", "seconds")
     grid = Grid("`bures.sample` beside NUTS", heads, rows, NOTE.format(**settings))
     share = 1 - len(dearer) / len(contested) if contested else None
@@ -187,7 +183,7 @@ def _size(names: list[str], known: list[str]) -> float | None:
 
 def _trusts(runs: Runs) -> bool:
     """Whether most seeds say that their draws can be used."""
-    said = [found.get("verdict") in TRUST for found in runs.found.values()]
+    said = [bool(found.get("trusted")) for found in runs.found.values()]
     return 2 * sum(said) > len(said)
 
 

@@ -361,18 +361,18 @@ class FakeTree(dict):
     """A tree as `bures.sample` returns it, with exact draws."""
 
     def __init__(self, variables, **attributes):
-        self.attrs, self.children = {}, ()
+        self.attrs = {"evaluations_by_rung": {"mixture": 5000}} | attributes
         sizes = dict(zip(("chain", "draw"), next(iter(variables.values())).shape[:2], strict=True))
         group = types.SimpleNamespace(
-            data_vars={name: FakeVariable(values) for name, values in variables.items()}, attrs=attributes, sizes=sizes
+            data_vars={name: FakeVariable(values) for name, values in variables.items()}, sizes=sizes
         )
         super().__init__(posterior=group)
 
 
-def exact_sample(case, verdict="close"):
+def exact_sample(case, trusted=True):
     def sample(target, *, key, num_draws):
         z = case.draw(np.random.default_rng(5), num_draws)
-        return FakeTree({"z": z[None]}, rung="mixture", verdict=verdict, evaluations=5000)
+        return FakeTree({"z": z[None]}, rung="mixture", verdict="so", trustworthy=trusted, evaluations=5000)
 
     return sample
 
@@ -398,7 +398,7 @@ def test_draws_are_judged_by_their_neighbours(monkeypatch):
     monkeypatch.setattr(bures, "sample", exact_sample(one), raising=False)
     found = honesty.measure(prepared, PARAMETERS | {"num_draws": 1000})
     assert found["false"] and not found["right"] and 0.4 < found["missed"] < 0.6
-    monkeypatch.setattr(bures, "sample", exact_sample(one, verdict="untrusted"))
+    monkeypatch.setattr(bures, "sample", exact_sample(one, trusted=False))
     assert not honesty.measure(prepared, PARAMETERS | {"num_draws": 1000})["false"]
 
 
@@ -437,7 +437,7 @@ def test_references_of_their_own_are_long_chains():
     """A cell of reference moments serves the errors of `sample` where a target comes without draws."""
     known = {"x": {"mean": [0.0, 1.0], "sd": [1.0, 2.0]}}
     found = {"x": {"mean": [0.05, 1.0], "sd": [1.0, 2.1]}}
-    results = cell("sample", "rats", SAMPLE, 0, {"moments": found, "evaluations": 100, "verdict": "usable"})
+    results = cell("sample", "rats", SAMPLE, 0, {"moments": found, "evaluations": 100, "trusted": True})
     results |= cell("sample", "rats", sample.REFERENCE, 0, {"moments": known})
     results |= cell("sample", "rats", sample.NUTS, 0, {"evaluations": 1000, "largest_rhat": 1.01})
     assert sample.with_errors(results, "rats").found[0]["mean_error"] == pytest.approx(0.05)
@@ -457,9 +457,3 @@ def test_gradients_of_nuts_are_counted():
     needed = found["warmup_gradients"] + found["draws_needed"] * found["gradients_a_draw"]
     assert found["evaluations"] == pytest.approx(needed, abs=1)
     assert found["draws_needed"] == math.ceil(100 * 800 / found["smallest_ess"])
-
-
-def test_moments_take_weights():
-    values = np.array([[0.0], [1.0], [2.0]])
-    found = ladder_nuts.moments({"x": values}, np.array([1.0, 0.0, 1.0]))
-    assert found == {"x": {"mean": [1.0], "sd": [1.0]}}
