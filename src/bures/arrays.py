@@ -71,6 +71,20 @@ def constant(x: AnyArray) -> AnyArray:
     return x if on_host(x) else jax.lax.stop_gradient(x)
 
 
+def pick(condition: AnyArray, one: AnyArray, other: AnyArray) -> AnyArray:
+    """`where` for scalars: NumPy's own takes a microsecond, and a step has dozens of them."""
+    if isinstance(condition, jax.Array):
+        return jnp.where(condition, one, other)
+    return one if condition else other
+
+
+def larger(one: AnyArray, other: AnyArray) -> AnyArray:
+    """`maximum` for scalars, the first of which may be not a number."""
+    if isinstance(one, jax.Array):
+        return jnp.maximum(one, other)
+    return other if one < other else one
+
+
 def choose(condition: AnyArray, one: Callable[[], Any], other: Callable[[], Any]) -> Any:
     """`one()` if the condition holds, else `other()`; under JAX by `lax.cond`."""
     if on_host(condition):

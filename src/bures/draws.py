@@ -4,6 +4,7 @@ A source of noise is a JAX key inside compiled programs, or a NumPy generator on
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -35,6 +36,19 @@ def host_seed(key: Key[Array, ""]) -> int:
 def generator(seed: int, number: int) -> np.random.Generator:
     """The generator of a seed whose stream has this number: far apart from all others, and made in no time."""
     return np.random.Generator(np.random.Philox(key=seed, counter=number << 128))
+
+
+def generators(seed: int) -> Callable[[int], np.random.Generator]:
+    """`generator` of a seed, for each number the same stream, faster: each is good until the next is asked for."""
+    bits = np.random.Philox(key=seed)
+    fresh, one = bits.state, np.random.Generator(bits)
+
+    def numbered(number: int) -> np.random.Generator:
+        fresh["state"]["counter"][:] = 0, 0, number, 0  # in words of 64 bits
+        bits.state = fresh
+        return one
+
+    return numbered
 
 
 def iid(source: Source, n: int, dim: int, dtype: Any) -> Float[AnyArray, "n dim"]:

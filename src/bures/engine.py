@@ -17,10 +17,13 @@ from jaxtyping import Float
 from bures.target import Target
 
 _BLOCK_ELEMENTS = 2**18  # of the largest array of a block: a target of larger arrays is evaluated block by block
-_SMALLEST_BLOCK, _LARGE_BLOCK = 32, 128  # points; the second where a batch has many, so that few of them cost little
+_SMALLEST_BLOCK, _LARGE_BLOCK = 32, 100  # points; the second so that few of them cost little where a point costs much
+LIGHT = 64  # elements of the largest array at a point, up to which a call of one step's draws costs no more than of one
 _BATCH_ELEMENTS = 2**20  # of the array of points
 MANY = 100  # dimensions beyond which draws are dear: a step takes fewer of them
 FEW_POINTS, _LEAST_POINTS = 100, 8  # in one call, in many dimensions
+# In few dimensions a call costs more than its points: it takes up to this many steps' worth, block by block.
+_STEPS_IN_A_CALL, _SMALL_DIM = 5, 20
 _DRAWS = 400  # at a step, in few dimensions: steps of few draws, averaged, cost no more than few of many
 
 
@@ -30,8 +33,12 @@ def default_draws(dim: int) -> int:
 
 
 def _batch_size(dim: int) -> int:
-    """Points in one call: those of a step, or as many as keep the arrays of points to some megabytes."""
-    return min(default_draws(dim), max(_LARGE_BLOCK, _BATCH_ELEMENTS // dim))
+    """Points in one call: those of a step, of several steps where a point is small, or as many as keep the arrays of
+    points to some megabytes."""
+    draws = default_draws(dim)
+    if dim <= _SMALL_DIM:
+        return _STEPS_IN_A_CALL * draws
+    return min(draws, max(_LARGE_BLOCK, _BATCH_ELEMENTS // dim))
 
 
 def present_dtype() -> np.dtype:
@@ -73,7 +80,8 @@ class Evaluator:
         self.count = 0  # points evaluated
         self.compile_seconds = 0.0
         self._on_host = getattr(target.log_density, "values_and_scores_on_host", None)
-        largest = _SMALLEST_BLOCK if target.uneven or few else _DRAWS if batch <= _DRAWS else _LARGE_BLOCK
+        is_light = target.width <= LIGHT and (batch <= _DRAWS or target.dim <= _SMALL_DIM)
+        largest = _SMALLEST_BLOCK if target.uneven or few else _DRAWS if is_light else _LARGE_BLOCK
         block = min(largest, max(_SMALLEST_BLOCK, _BLOCK_ELEMENTS // target.width))
         self.block = -(-batch // -(-batch // block))  # equal blocks
         leaves, structure = jax.tree.flatten(target.log_density)
@@ -107,12 +115,14 @@ class Evaluator:
 
     def _evaluate(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         n = len(z)
+        blocks = -(-n // self.block)
+        end = blocks * self.block  # beyond it nothing is looked at
         if n < self.batch:
             padded = np.empty((self.batch, self.dim), self.dtype)
-            padded[:n], padded[n:] = z, z[-1]
+            padded[:n], padded[n:end] = z, z[-1]
             z = padded
         began = time.perf_counter()
-        values, scores = _evaluate(self._static, self.block, self._arrays, z, -(-n // self.block))
+        values, scores = _evaluate(self._static, self.block, self._arrays, z, blocks)
         values, scores = np.asarray(values)[:n], np.asarray(scores)[:n]
         if self._signature not in _COMPILED:
             _COMPILED.add(self._signature)

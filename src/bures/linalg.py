@@ -94,8 +94,28 @@ def solve_lower(chol: Float[AnyArray, "dim dim"], right: Float[AnyArray, "dim n"
 
 
 def _upper_on_host(root: np.ndarray) -> np.ndarray:
-    upper = np.linalg.qr(root.T, mode="r")
+    dim = root.shape[0]
+    if dim <= _SMALL and root.dtype.char in "fd" and root.shape[1] >= dim:
+        packed, _, _, _ = _geqrf(root.dtype.char)(root.T)
+        upper = packed[:dim] * _triangle(dim)
+    else:
+        upper = np.linalg.qr(root.T, mode="r")
     return (upper * np.where(np.diagonal(upper) < 0, -1, 1).astype(root.dtype)[:, None]).T
+
+
+_SMALL = 20  # up to this dimension LAPACK itself takes a fifth of the time that NumPy's wrapper does
+
+
+@functools.cache
+def _geqrf(kind: str) -> Any:
+    from scipy.linalg import lapack  # here: the import takes a tenth of a second
+
+    return lapack.get_lapack_funcs("geqrf", dtype=kind)
+
+
+@functools.cache
+def _triangle(dim: int) -> np.ndarray:
+    return np.triu(np.ones((dim, dim), bool))
 
 
 @_or_on_host(_upper_on_host)

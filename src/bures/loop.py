@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from bures.arrays import AnyArray, Module, choose, namespace, on_host, select
+from bures.arrays import AnyArray, Module, choose, namespace, on_host, pick, select
 from bures.check import check_floating, check_key, check_part, fail
-from bures.draws import Source, generator, host_seed
+from bures.draws import Source, generators, host_seed
 from bures.estimator import AbstractEstimator, Cost, check_dimensions
 from bures.family.approximation import AbstractApproximation
 from bures.family.gaussian import Gaussian
@@ -27,7 +27,6 @@ from bures.threads import one_blas_thread
 
 # The smallest eigenvalue is watched at every step up to this dimension, and every hundredth step beyond it.
 _WATCHED_DIM = 128
-LATE = 64  # steps after which a fit is known to be limited by noise
 _PATIENCE = 3  # steps in a row with a small gap that count as settled
 
 
@@ -62,17 +61,18 @@ class Method(Module):
 
 
 class Methods(NamedTuple):
-    """The method of the early steps, and of those from step `LATE` on."""
+    """The method of the early steps, and of those from a step on."""
 
     early: Method
     late: Method
+    late_from: int = 0
 
     def at(self, step: int) -> Method:
-        return self.early if step < LATE else self.late
+        return self.early if step < self.late_from else self.late
 
     def cost(self, steps: int) -> Cost:
         """Of so many steps."""
-        late = max(0, steps - LATE)
+        late = max(0, steps - self.late_from)
         costs = zip(self.early.cost(), self.late.cost(), strict=True)
         return Cost(*(int((steps - late) * early + late * after) for early, after in costs))
 
@@ -258,7 +258,7 @@ def _advance_once(
     state, info = take_step(source, loop.state, target, method)
     better = info.finite & (info.bound > loop.best_bound)
     best = select(better, q, loop.best)
-    best_bound = xp.where(better, info.bound, loop.best_bound)
+    best_bound = pick(better, info.bound, loop.best_bound)
     smallest = _watch(state.approximation, loop.count, loop.min_eigenvalue)
     failed = xp.logical_not(info.finite)
     count = loop.count + xp.where(failed, 0, 1).astype(loop.count.dtype)
@@ -313,13 +313,12 @@ def advance_on_host(
     key: Key[Array, ""], loop: LoopState, evaluator: Any, methods: Methods, count: int, tolerance: float
 ) -> tuple[LoopState, Trace]:
     """The same in NumPy: nothing is compiled but the target. Step t draws from the key's generator of number t."""
-    entries, seed = [], host_seed(key)
+    entries, numbered = [], generators(host_seed(key))
     # What is not finite is seen by the step.
     with np.errstate(all="ignore"), one_blas_thread(_matrix_dim(loop.state.approximation)):
         while len(entries) < count and not loop.failed and not loop.settled:
-            loop, info = _advance_once(
-                generator(seed, int(loop.count)), loop, evaluator, methods.at(int(loop.count)), tolerance
-            )
+            number = int(loop.count)
+            loop, info = _advance_once(numbered(number), loop, evaluator, methods.at(number), tolerance)
             entries.append((*info, loop.min_eigenvalue))
     if not entries:
         return loop, Trace.empty(0, loop.best_bound.dtype)

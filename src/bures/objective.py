@@ -48,7 +48,7 @@ class AbstractObjective(Module):
         0.6931
         """
         xp = namespace(log_weights)
-        power = self._power(log_weights)
+        power = self.power(log_weights)
         # Centred at the largest weight and written with expm1 and log1p: exact for every power down to the limit 0.
         top = constant(log_weights.max(axis=-1, keepdims=True))
         top = xp.where(xp.isfinite(top), top, 0)
@@ -60,7 +60,11 @@ class AbstractObjective(Module):
 
     def coefficients(self, log_weights: Float[AnyArray, "*m K"]) -> Coefficients:
         """g, A and B of each draw of each tuple."""
-        return _coefficients(self._power(log_weights), log_weights)
+        return _coefficients(self.gradient_power(log_weights), log_weights)
+
+    def gradient_power(self, log_weights: Float[AnyArray, "*m K"]) -> Float[AnyArray, ""]:
+        """The power 1 − α whose coefficients the gradient takes: that of the bound, but for `Tempered`."""
+        return self.power(log_weights)
 
     def tempered(self, strength: Float[AnyArray, ""]) -> "AbstractObjective":
         """The same bound with gradients for a place far from the target: see `Tempered`.
@@ -70,7 +74,7 @@ class AbstractObjective(Module):
         own = type(self).coefficients is not AbstractObjective.coefficients
         return self if own else Tempered.of(self, strength)
 
-    def _power(self, log_weights: Float[AnyArray, "*m K"]) -> Float[AnyArray, ""]:
+    def power(self, log_weights: Float[AnyArray, "*m K"]) -> Float[AnyArray, ""]:
         """1 − α, kept just above zero."""
         xp, dtype = namespace(log_weights), log_weights.dtype
         return xp.maximum(1 - xp.asarray(self.alpha, dtype), xp.sqrt(xp.finfo(dtype).tiny))
@@ -127,9 +131,9 @@ class Tempered(AbstractObjective):
             object.__setattr__(tempered, name, value)
         return tempered
 
-    def coefficients(self, log_weights):
+    def gradient_power(self, log_weights):
         xp = namespace(log_weights)
-        power = self._power(log_weights)
+        power = self.power(log_weights)
 
         # Of several blockings of the same draws, one is enough to tell how degenerate they are.
         one = log_weights.reshape(-1, *log_weights.shape[-2:])[0] if log_weights.ndim > 2 else log_weights
@@ -146,8 +150,21 @@ class Tempered(AbstractObjective):
             shares = effective_share((power * _LEAST_POWER ** (1 - steps)).reshape(-1, *(1,) * centred.ndim))
             return power * _LEAST_POWER ** (1 - xp.interp(-1.04 * _LEAST_SHARE, -shares, steps).astype(power.dtype))
 
-        lowest = choose(effective_share(power) < _LEAST_SHARE, search, lambda: power)
-        return _coefficients(power * (lowest / power) ** self.strength, log_weights)
+        def search_down(share):
+            """The same from the largest power down, and no further than needed: most often a few."""
+            wanted, last = 1.04 * _LEAST_SHARE, 1.0
+            for step in np.linspace(0, 1, _POWERS)[-2::-1]:
+                above = effective_share(power * _LEAST_POWER ** (1 - step))
+                if above >= wanted:
+                    between = last - (last - step) * (wanted - share) / (above - share)
+                    return power * power.dtype.type(_LEAST_POWER ** (1 - between))
+                share, last = above, step
+            return power * power.dtype.type(_LEAST_POWER)
+
+        share = effective_share(power)
+        found = (lambda: search_down(share)) if xp is np else search
+        lowest = choose(share < _LEAST_SHARE, found, lambda: power)
+        return power * (lowest / power) ** self.strength
 
 
 def _coefficients(power: Float[AnyArray, ""], log_weights: Float[AnyArray, "*m K"]) -> Coefficients:

@@ -122,7 +122,7 @@ class _Search:
         near = np.concatenate([np.zeros((0, self.dim)), *(view.z[:32] for view in around)])
         modes += self.weigh(self.climb_from_scouts(scale, modes, near, 0.4 if nearly_exact else 0.25), 64)
         modes = sorted(modes, key=lambda mode: -mode.log_mass)[:_MODES]
-        shapes = [_gaussian(s) for s in summits[:1] if not s.is_mode and np.all(np.isfinite(s.axes))]
+        shapes = [gaussian_of(s) for s in summits[:1] if not s.is_mode and np.all(np.isfinite(s.axes))]
         views = [(view, standard, width) for view, width in zip(around, self.widths, strict=False)]
         views += self.look_wider(modes, shapes, 32 if nearly_exact else 64)
         return choose(standard, views, modes)._replace(modes=tuple(modes), scale=scale)
@@ -192,7 +192,7 @@ class _Search:
 
     def weigh(self, peaks: list[Summit], draws: int) -> list[Mode]:
         """The mass around each summit, where more than two or three draws see it."""
-        gaussians = [_gaussian(peak) for peak in peaks if np.all(np.isfinite(peak.axes))]
+        gaussians = [gaussian_of(peak) for peak in peaks if np.all(np.isfinite(peak.axes))]
         views = self.look([(gaussian, 1, draws) for gaussian in gaussians])
         modes = [Mode(gaussian, view) for gaussian, view in zip(gaussians, views, strict=True)]
         return [mode for mode in modes if math.isfinite(mode.log_mass) and mode.view.error < _UNSEEN]
@@ -211,15 +211,15 @@ class _Search:
         return look(self.rng, self.evaluator, [(q, width, 32 if self.few else n) for q, width, n in wanted])
 
 
-def distinct(summits: list[Summit], known: Sequence[Gaussian] = ()) -> list[Summit]:
+def distinct(summits: list[Summit], known: Sequence[Gaussian] = (), most: int | None = _MODES) -> list[Summit]:
     """The summits that are modes, none of those known, each once: the heaviest by their curvature, those first."""
     kept: list[Summit] = []
     modes = [summit for summit in summits if summit.is_mode and np.all(np.isfinite(summit.axes))]
     for summit in sorted(modes, key=_laplace_mass, reverse=True):
-        others = [*known, *map(_gaussian, kept)]
-        if not any(_is_same(other, _gaussian(summit)) for other in others):
+        others = [*known, *map(gaussian_of, kept)]
+        if not any(_is_same(other, gaussian_of(summit)) for other in others):
             kept.append(summit)
-    return kept[:_MODES]
+    return kept[:most]
 
 
 def choose(standard: Gaussian, views: list[tuple[View, Gaussian, int]], modes: list[Mode]) -> Start:
@@ -282,7 +282,8 @@ def _view(z: np.ndarray, values: np.ndarray, log_weights: np.ndarray) -> View:
     return View(z, values, log_weights, top + math.log(float(np.mean(weights))), error)
 
 
-def _gaussian(summit: Summit) -> Gaussian:
+def gaussian_of(summit: Summit) -> Gaussian:
+    """The Gaussian with the curvature at a summit."""
     axes = summit.axes
     is_factor = axes[0, -1] == 0 and np.array_equal(axes, np.tril(axes)) and np.all(np.diagonal(axes) > 0)
     return Gaussian.unchecked(summit.point, axes if is_factor else linalg.cholesky_of_square(axes))
@@ -290,7 +291,7 @@ def _gaussian(summit: Summit) -> Gaussian:
 
 def _laplace_mass(summit: Summit) -> float:
     """log p plus the log volume of the axes: the log mass but for a constant."""
-    mass = summit.value + float(_gaussian(summit).log_det_root())
+    mass = summit.value + float(gaussian_of(summit).log_det_root())
     return mass if math.isfinite(mass) else -math.inf
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from bures import linalg
-from bures.arrays import AnyArray, choose, namespace
+from bures.arrays import AnyArray, choose, larger, namespace, pick
 from bures.family.approximation import StepReport
 from bures.field import Estimate
 
@@ -83,15 +83,15 @@ def whitened_step(
     xp = namespace(mean)
     # By the mean of this step alone the quotient would be biased: draws of large weight are in both parts.
     memory = 1 / (1 + state.delay)
-    mean_A = xp.where(state.mean_A > 0, state.mean_A + memory * (estimate.mean_A - state.mean_A), estimate.mean_A)
+    mean_A = pick(state.mean_A > 0, state.mean_A + memory * (estimate.mean_A - state.mean_A), estimate.mean_A)
     a, S = estimate.a / mean_A, linalg.symmetrise(estimate.S) / mean_A
     shift, whitened = gradient = _whiten(a, S, chol)
     average = _whiten(state.a, state.S, chol)
     size, average_size = _nats(gradient, gradient), _nats(average, average)
     stale = (average_size > settings.stale * size) | (average_size == 0)
-    cosine = _nats(gradient, average) / xp.where(stale, 1, xp.sqrt(size * average_size))
-    change = xp.where(cosine < 0, 1 / xp.sqrt(xp.maximum(size, 1)), -cosine / 2)
-    delay = xp.where(stale, state.delay, xp.maximum(state.delay + change, 0))
+    cosine = _nats(gradient, average) / pick(stale, 1.0, xp.sqrt(size * average_size))
+    change = pick(cosine < 0, 1 / xp.sqrt(larger(size, 1)), -cosine / 2)
+    delay = pick(stale, state.delay, larger(state.delay + change, 0))
     gain = 1 / (1 + delay)
 
     values, vectors = linalg.eigh(whitened)
@@ -100,19 +100,19 @@ def whitened_step(
     widening, narrowing = 1 + xp.maximum(-excess, 0), 1 + xp.maximum(excess, 0)
     centre = chol.T @ estimate.entropy_score / mean_A
     move = gain * (vectors.T @ centre + (vectors.T @ (shift - centre)) / narrowing)
-    length = xp.linalg.norm(move)
+    length = xp.sqrt(move @ move)
     clipped = (length > settings.trust_radius) | (values[-1] > 1)
     overshoot = length / settings.trust_radius
-    narrowing = 1 + (narrowing - 1) / xp.maximum(overshoot - settings.far, 1)
-    move = vectors @ (move / xp.maximum(overshoot, 1))
+    narrowing = 1 + (narrowing - 1) / larger(overshoot - settings.far, 1)
+    move = vectors @ (move / larger(overshoot, 1))
     mean = mean + chol @ move
-    root = xp.column_stack([vectors * xp.sqrt(widening / narrowing), settings.doubt * move])
+    root = xp.concatenate([vectors * xp.sqrt(widening / narrowing), (settings.doubt * move)[:, None]], axis=1)
     moved = linalg.cholesky_of_square(chol @ root)
 
-    share = xp.where(stale, 1, gain)
+    share = pick(stale, 1.0, gain)
     a, S = state.a + share * (a - state.a), state.S + share * (S - state.S)
     average = _whiten(a, S, chol)
-    size = state.size + xp.maximum(share, settings.memory) * (size - state.size)
+    size = state.size + larger(share, settings.memory) * (size - state.size)
     gap = _nats(average, average) + gain * size / 2
     return mean, moved, WhitenedState(a, S, size, mean_A, delay, gap), StepReport(clipped, gain, gap)
 

@@ -3,10 +3,10 @@
 import dataclasses
 import math
 
-from bures.engine import FEW_POINTS, MANY, default_draws
+from bures.engine import FEW_POINTS, LIGHT, MANY, default_draws
 from bures.estimator import AbstractEstimator, Stein
 from bures.family import AbstractApproximation, AbstractFamily, FullRank, LowRank, family_of
-from bures.loop import Method
+from bures.loop import Method, Methods
 from bures.objective import ELBO, IWELBO, VRIWAE, AbstractObjective
 from bures.target import Target
 
@@ -14,6 +14,7 @@ FULL_RANK_DIM = 400  # up to which full Gaussians are the default
 _DRAWS_PER_DIMENSION = 2  # at a step, in many dimensions
 _FEW_DRAWS = 100  # at a step, from a start that is nearly exact
 _LATE = 4  # times the draws, at a late step
+_LATE_FROM, _LATE_FROM_HEAVY = 8, 64  # the first late step; the second where draws are what a step's time goes to
 _K, _IW_DIM = 10, 10  # draws in a tuple by default, and the dimension up to which their weights are used as they are
 
 
@@ -78,13 +79,14 @@ def default_tolerance(target: Target) -> float:
     return 0.005 if target.dim <= _IW_DIM else 0.001 * target.dim
 
 
-def late_method(method: Method, dim: int) -> Method:
-    """The method of late steps on the host: four times the tuples, up to 100 dimensions.
+def default_methods(method: Method, target: Target) -> Methods:
+    """A method, and its late steps on the host: four times the tuples, up to 100 dimensions.
 
     By then it is noise that a fit is waiting to average away, and most of a short step's time is not the target's: few
     long steps do it sooner than many short ones.
     """
-    if not isinstance(method.estimator, Stein) or dim > MANY:
-        return method
+    if not isinstance(method.estimator, Stein) or target.dim > MANY:
+        return Methods(method, method)
     estimator = dataclasses.replace(method.estimator, M=_LATE * method.estimator.M)
-    return Method(method.objective, estimator, method.geometry)
+    late = Method(method.objective, estimator, method.geometry)
+    return Methods(method, late, _LATE_FROM if target.width <= LIGHT else _LATE_FROM_HEAVY)

@@ -17,7 +17,7 @@ from bures.diagnostics.weighted import WeightedDraws
 from bures.engine import evaluator_of
 from bures.estimator import Cost
 from bures.family import AbstractApproximation, Gaussian
-from bures.fitting.defaults import late_method
+from bures.fitting.defaults import default_methods
 from bures.fitting.judgement import Judgement, judge
 from bures.loop import LoopState, Method, Methods, State, Trace
 from bures.outcome import Outcome
@@ -91,7 +91,8 @@ class Fit(eqx.Module):
     @property
     def methods(self) -> Methods:
         """The method of the early and of the late steps."""
-        return Methods(self.method, late_method(self.method, self.target.dim) if self.record.grows else self.method)
+        grows = self.record.grows
+        return default_methods(self.method, self.target) if grows else Methods(self.method, self.method)
 
     @property
     def _cost(self) -> Cost:

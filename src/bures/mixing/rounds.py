@@ -1,0 +1,174 @@
+"""The rounds of a mixture's fit: draw, move, grow, until its draws can be trusted or nothing helps."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bures.arrays import log_sum_exp
+from bures.family.gaussian import Gaussian
+from bures.family.mixture import GaussianMixture
+from bures.mixing import bound
+from bures.mixing.growing import grown
+from bures.mixing.moving import Moved
+from bures.mixing.pool import Pool, draw_batch
+
+_DRAWS, _DRAWS_PER_DIMENSION, _DRAWN_SHARE = 300, 10, 0.1  # of a round: at the least, and of those in the pool
+_POOL = 10_000  # draws that are kept
+_STEPS = 3  # on the pool, in a round
+_LEAST_GAIN = 0.01  # of the deficit: a component that adds less to nESS is not worth its cost
+_SMALLEST_SHARE = 2e-3
+_MOST_COMPONENTS = 25
+_ENOUGH = 0.015  # deficit of fresh draws at which there is nothing left to gain: an nESS of 98.5%
+_JUDGED = 2500  # latest fresh draws by which that is seen
+_CHECKED, _CONFIRMED = 3000, 0.9  # fresh draws that must confirm so much of the nESS that the pool promises
+_PATIENCE, _PATIENT_SHARE = 1500, 0.2  # draws without a new component after which none is expected, and of all draws
+_LEAST_EVALUATIONS, _EVALUATIONS_PER_DIMENSION, _MOST_EVALUATIONS = 20_000, 4_000, 60_000
+_TAILS = (0.0, 0.03, 0.05, 0.1, 0.2)
+_TAIL_SIZE = 3 * bound.K  # of the tuples by which tails are chosen: larger ones see more of the tails
+
+
+class Round(NamedTuple):
+    """What a round saw of the mixture that it began with, by fresh draws."""
+
+    bound: float  # the mean log weight
+    ness: float
+    deficit: float
+    draws: int
+    smallest: float  # eigenvalue of a component's covariance
+
+
+class Mixing(NamedTuple):
+    """A fitted mixture, its rounds, and why there are no more of them."""
+
+    approximation: GaussianMixture
+    rounds: tuple[Round, ...]
+    settled: bool  # nothing helps any more; else the evaluations were spent
+    interrupted: bool = False
+
+
+def evaluations_for(dim: int) -> int:
+    """How many evaluations a fit of a mixture may take, where it is not told."""
+    return int(np.clip(_EVALUATIONS_PER_DIMENSION * dim, _LEAST_EVALUATIONS, _MOST_EVALUATIONS))
+
+
+def fit_mixture(
+    rng: np.random.Generator,
+    evaluator: Any,
+    start: GaussianMixture,
+    places: Sequence[Gaussian],
+    *,
+    evaluations: int,
+    max_components: int | None,
+    report: Callable[[int, Round], Any] = lambda *_: None,
+) -> Mixing:
+    """Rounds from a start; `places` are Gaussians of modes that may be worth a component."""
+    run = _Run(rng, evaluator, start, places, evaluations, max_components or _MOST_COMPONENTS)
+    interrupted = False
+    try:
+        with np.errstate(all="ignore"):
+            while not run.ended:
+                report(len(run.rounds), run.round())
+    except KeyboardInterrupt:
+        if run.now is None:
+            raise
+        interrupted = True
+    with np.errstate(all="ignore"):
+        return Mixing(run.best(), tuple(run.rounds), run.settled, interrupted)
+
+
+def _ness(w: np.ndarray, drawn: np.ndarray) -> float:
+    """Of draws of q, by draws of another density: `drawn` is q over that."""
+    return float(np.sum(drawn * w) ** 2 / max(np.sum(drawn) * np.sum(drawn * w**2), 1e-300))
+
+
+class _Run:
+    """One fit: its pool, its present mixture and the rounds so far."""
+
+    def __init__(self, rng, evaluator, start, places, evaluations, max_components):
+        self.rng, self.evaluator, self.q, self.places = rng, evaluator, start, list(places)
+        self.left, self.max_components = evaluations, max_components
+        self.pool, self.rounds, self.idle, self.drawn = Pool(_POOL), [], 0, 0
+        self.checking, self.expected = False, 0.0
+        self.now: Moved | None = None
+        self.settled = False
+        self.kept: list[GaussianMixture] = []
+
+    @property
+    def draws(self) -> int:
+        """Of the next round."""
+        least = max(_DRAWS, _DRAWS_PER_DIMENSION * self.evaluator.dim)
+        if not self.rounds:
+            return min(2 * least, self.left)
+        if self.checking:
+            return min(max(_CHECKED, least), self.left)
+        return min(max(least, int(_DRAWN_SHARE * len(self.pool))), self.left)
+
+    @property
+    def ended(self) -> bool:
+        return self.settled or self.left <= 0
+
+    def round(self) -> Round:
+        """Draw, look at the draws, move and grow."""
+        n = self.draws
+        batch = draw_batch(self.rng, self.q, self.evaluator, n)
+        self.left -= n
+        self.pool.add(batch)
+        seen = self.look(batch)
+        self.rounds.append(seen)
+        if not math.isfinite(self.pool.log_evidence):
+            self.settled = True
+            return seen
+        now = Moved(self.q, self.pool)
+        for _ in range(_STEPS):
+            now = now.stepped()
+        more = None
+        if now.q.num_components < self.max_components:
+            more = grown(self.rng, now, self.places, _LEAST_GAIN)
+        if more is not None:
+            now, self.idle = more[0], 0
+        else:
+            self.idle += n
+        large = now.q.log_shares > math.log(_SMALLEST_SHARE)
+        self.now = now if np.all(large) else now.without(large)
+        self.q = self.now.q
+        self.kept = [*self.kept[-3:], self.q]
+        self.drawn += n
+        expected = _ness(self.now.w, self.now.drawn)
+        if self.checking:
+            self.settled = more is None and seen.ness > _CONFIRMED * self.expected
+            self.checking, self.idle = False, 0
+        elif self.is_enough() or self.idle >= max(_PATIENCE, _PATIENT_SHARE * self.drawn):
+            self.checking, self.expected = True, expected
+        return seen
+
+    def look(self, batch: Any) -> Round:
+        """Fresh draws of the proposal, as those of q."""
+        log_q = self.q.log_density(batch.z)
+        log_weights = batch.log_p - log_q
+        drawn = np.exp(log_q - batch.proposal.log_density(batch.z))
+        w = bound.weights(batch.log_p, log_q, self.pool.log_evidence)
+        finite = np.isfinite(log_weights)
+        mean = float(np.average(log_weights[finite], weights=drawn[finite])) if np.any(finite) else -math.inf
+        deficit = float(np.mean(bound.deficits(w, drawn, _TAIL_SIZE)))
+        return Round(mean, _ness(w, drawn), deficit, len(batch.z), float(self.q.min_eigenvalue()))
+
+    def is_enough(self) -> bool:
+        """Whether the latest fresh draws see hardly any deficit."""
+        seen, deficit = 0, 0.0
+        for each in reversed(self.rounds):
+            deficit, seen = deficit + each.draws * each.deficit, seen + each.draws
+            if seen >= _JUDGED:
+                return deficit / seen < _ENOUGH
+        return False
+
+    def best(self) -> GaussianMixture:
+        """The best of the last mixtures by all of the pool, with as much of a tail as helps."""
+        if not self.kept:
+            return self.q
+        q = min(self.kept, key=lambda each: float(np.mean(Moved(each, self.pool).deficits(_TAIL_SIZE))))
+        # That a pool has seen nothing beyond the components is no proof that there is nothing.
+        tails = _TAILS if self.is_enough() else _TAILS[1:]
+        tried = [GaussianMixture.unchecked(q.log_shares, q.means, q.chols, np.asarray(tail)) for tail in tails]
+        return min(tried, key=lambda each: float(np.mean(Moved(each, self.pool).deficits(_TAIL_SIZE))))
