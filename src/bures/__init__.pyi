@@ -42,6 +42,7 @@ from bures.geometry import (
     ForwardBackward as ForwardBackward,
     Whitened as Whitened,
 )
+from bures.ladder import sample as sample
 from bures.loop import Info as Info, State as State, init as init, step as step
 from bures.newton import laplace as laplace
 from bures.objective import ELBO as ELBO, IWELBO as IWELBO, VRIWAE as VRIWAE

@@ -1,4 +1,4 @@
-"""The command line: `bures fit`, `bures reproduce`, `bures report`, `bures bench`."""
+"""The command line: `bures fit`, `bures sample`, `bures reproduce`, `bures report`, `bures bench`."""
 
 import enum
 import importlib.util
@@ -159,6 +159,65 @@ def fit(
     )
     _report(result, name, seed, num_samples, out)
     if result.outcome in (bures.Outcome.NON_FINITE, bures.Outcome.DIVERGED):
+        raise typer.Exit(1)
+
+
+@app.command()
+def sample(
+    target: Annotated[str, typer.Argument(help="A target, model or program, as for `bures fit`.")],
+    data: Annotated[
+        Path | None, typer.Option(help="JSON file: data of a Stan program, or arguments by name of a NumPyro model.")
+    ] = None,
+    dim: Annotated[int | None, typer.Option(help="Dimension of a bare log density.")] = None,
+    draws: Annotated[int, typer.Option(help="Draws of the posterior.")] = 1000,
+    max_seconds: Annotated[
+        float | None, typer.Option(help="End after so long with the best so far. [default: no limit]")
+    ] = None,
+    max_evaluations: Annotated[
+        int | None, typer.Option(help="The same for evaluations of log p and its gradient. [default: no limit]")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the random key.")] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Where to write the draws: a name that ends in .nc (netCDF), .zarr or .npz (NumPy)."),
+    ] = None,
+    float32: Annotated[bool, typer.Option("--float32", help="Single precision.")] = False,
+    progress: Annotated[bool, typer.Option(help="Say what each rung found.")] = True,
+) -> None:
+    """Draws that can be trusted, and nothing to choose: from a Gaussian up to NUTS, the first rung that passes.
+
+    Exit status 1 says that none did.
+
+    Examples:
+
+    - `bures sample eggbox`
+
+    - `bures sample model.stan --data data.json --out draws.nc`
+
+    - `bures sample model.py:log_density --dim 3 --max-seconds 60`
+    """
+    import jax
+
+    jax.config.update("jax_enable_x64", not float32)
+    import bures
+    from bures.ladder.files import check_file, write_tree
+
+    if out is not None:
+        check_file(out)
+    model, name = _find_target(target, dim, data)
+    tree = bures.sample(
+        model,
+        key=jax.random.key(seed),
+        num_draws=draws,
+        max_seconds=max_seconds,
+        max_evaluations=max_evaluations,
+        progress=progress,
+    )
+    _print_draws(tree, name)
+    if out is not None:
+        write_tree(tree, out)
+        typer.echo(f"saved {out}")
+    if not tree.attrs["trustworthy"]:
         raise typer.Exit(1)
 
 
@@ -470,6 +529,24 @@ def _report(result: Any, name: str, seed: int, num_samples: int | None, out: Pat
     result.save(saved)
     bures.plot.summary(result, key).savefig(figure, dpi=150)
     console.print(f"saved {saved} and {figure}", markup=False)
+
+
+def _print_draws(tree: Any, name: str) -> None:
+    """Means, standard deviations and quantiles by variable, and the verdict."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from bures.ladder.files import summary_rows
+
+    console, facts = Console(soft_wrap=True), tree.attrs
+    title = f"{name}: {facts['rung']}, {facts['evaluations']} evaluations"
+    table = Table("", "mean", "sd", "5%", "50%", "95%", title=title)
+    for row in summary_rows(tree):
+        table.add_row(*row)
+    console.print(table)
+    if "log_evidence" in facts:
+        console.print(f"log evidence {facts['log_evidence']:.3f} ± {facts['log_evidence_error']:.3f}", markup=False)
+    console.print(facts["verdict"], markup=False)
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ batch size; everything else of a fit is NumPy and compiles nothing.
 
 import functools
 import time
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -79,6 +80,7 @@ class Evaluator:
         self.batch = batch = _batch_size(target.dim) if batch is None else batch
         self.count = 0  # points evaluated
         self.compile_seconds = 0.0
+        self.before_call: Callable[[int], None] | None = None  # given the points of a call; may end the work
         self._on_host = getattr(target.log_density, "values_and_scores_on_host", None)
         is_light = target.width <= LIGHT and (batch <= _DRAWS or target.dim <= _SMALL_DIM)
         largest = _SMALLEST_BLOCK if target.uneven or few else _DRAWS if is_light else _LARGE_BLOCK
@@ -94,13 +96,9 @@ class Evaluator:
     def value_and_score(self, z: Float[np.ndarray, "n dim"]) -> tuple[np.ndarray, np.ndarray]:
         """log p (n,) and ∇log p (n, dim)."""
         z = np.ascontiguousarray(z, self.dtype)
-        self.count += len(z)
         if not len(z):
             return np.zeros(0, self.dtype), np.zeros((0, self.dim), self.dtype)
-        if self._on_host is not None:
-            values, scores = self._on_host(z)
-            return np.asarray(values, self.dtype), np.asarray(scores, self.dtype)
-        pieces = [self._evaluate(z[i : i + self.batch]) for i in range(0, len(z), self.batch)]
+        pieces = [self._call(z[i : i + self.batch]) for i in range(0, len(z), self.batch)]
         if len(pieces) == 1:
             return pieces[0]
         return np.concatenate([piece[0] for piece in pieces]), np.concatenate([piece[1] for piece in pieces])
@@ -112,6 +110,15 @@ class Evaluator:
     def weighted_hessian(self, weights: np.ndarray, z: np.ndarray) -> np.ndarray:
         """Σᵢ wᵢ ∇²log p(zᵢ): a second program, for the estimators that ask for it."""
         return np.asarray(_weighted_hessian(self.target, jnp.asarray(weights), jnp.asarray(z)))
+
+    def _call(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if self.before_call is not None:
+            self.before_call(len(z))
+        self.count += len(z)
+        if self._on_host is not None:
+            values, scores = self._on_host(z)
+            return np.asarray(values, self.dtype), np.asarray(scores, self.dtype)
+        return self._evaluate(z)
 
     def _evaluate(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         n = len(z)

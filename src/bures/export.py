@@ -1,6 +1,7 @@
 """From a fit to ArviZ and to MCMC: draws in the target's own variables, and a start for chains."""
 
 import re
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
@@ -12,6 +13,7 @@ from jaxtyping import Array, Float, Key
 from bures.check import check_key, check_positive_integer
 from bures.diagnostics import WeightedDraws
 from bures.family import AbstractApproximation, LowRankGaussian
+from bures.target import Target
 
 if TYPE_CHECKING:
     from xarray import DataTree
@@ -25,41 +27,51 @@ def to_arviz(fit: "Fit", key: Key[Array, ""], *, num_draws: int, resample: bool)
     The outcome, k̂ and what it advises are attributes of both. Where the target's labels have them, `log_likelihood` and
     `observed_data` are there too.
     """
-    try:
-        from arviz_base import from_dict
-    except ImportError as error:
-        raise ImportError("to_arviz needs ArviZ: pip install 'bures[arviz]'.") from error
+    import_from_dict()
     check_positive_integer("num_draws", num_draws, "It is the number of draws to export.")
     check_key(key)
-    target, labels = fit.target, fit.target.labels
+    target = fit.target
     pool = fit.draws()
     if pool.log_p.size < (10 * num_draws if resample else num_draws):  # the judgement's are too few: take more
         pool = WeightedDraws.draw(key, fit.approximation, target, 10 * num_draws if resample else num_draws)
     kept = pool.choose(jax.random.fold_in(key, 1), num_draws) if resample else slice(num_draws)
-    z = pool.z[kept]
-    statistics = {
-        "lp": pool.log_p,
-        "log_q": pool.log_q,
-        "log_weight": pool.log_weights,
-        "log_weight_smoothed": pool.smoothed(),
-    }
-    groups = {
-        "posterior": _one_chain(jax.vmap(target.constrain)(jnp.asarray(z))),
-        "sample_stats": {name: np.asarray(value)[kept][None] for name, value in statistics.items()},
-    }
+    statistics = {name: value[kept][None] for name, value in weight_statistics(pool).items()}
     found = fit.diagnostics
     attributes = {
-        "inference_library": "bures",
         "outcome": fit.outcome.name,
         "khat": found.khat,
         "verdict": found.verdict.value,
         "advice": found.message,
         "resampled": int(resample),
-        **labels.attributes,
     }
+    return tree_of(target, pool.z[kept][None], statistics, attributes)
+
+
+def weight_statistics(draws: WeightedDraws) -> dict[str, np.ndarray]:
+    """What is known of weighted draws, by the names it has in `sample_stats`."""
+    return {
+        "lp": draws.log_p,
+        "log_q": draws.log_q,
+        "log_weight": draws.log_weights,
+        "log_weight_smoothed": draws.smoothed(),
+    }
+
+
+def tree_of(
+    target: Target,
+    z: Float[np.ndarray, "chain draw dim"],
+    statistics: Mapping[str, Float[np.ndarray, "chain draw"]],
+    attributes: Mapping[str, Any],
+) -> "DataTree":
+    """Draws of a target in its own variables, with `sample_stats` and attributes, labelled as the target says."""
+    from_dict, labels = import_from_dict(), target.labels
+    groups: dict[str, dict[str, Any]] = {"posterior": _by_chain(target.constrain, z)}
+    if statistics:
+        groups["sample_stats"] = {name: np.asarray(value) for name, value in statistics.items()}
+    attributes = {"inference_library": "bures", **attributes, **labels.attributes}
     attributes_by_group = dict.fromkeys(groups, attributes)
     if labels.log_likelihood is not None:
-        groups["log_likelihood"] = _one_chain(jax.vmap(labels.log_likelihood)(jnp.asarray(z)))
+        groups["log_likelihood"] = _by_chain(labels.log_likelihood, z)
     if labels.observed_data:
         groups["observed_data"] = dict(labels.observed_data)
     names = {name for group in groups.values() for name in group}
@@ -67,8 +79,19 @@ def to_arviz(fit: "Fit", key: Key[Array, ""], *, num_draws: int, resample: bool)
     return from_dict(groups, coords=dict(labels.coords), dims=dims, attrs=attributes_by_group)
 
 
-def _one_chain(variables: dict[str, Array]) -> dict[str, np.ndarray]:
-    return {name: np.asarray(value)[None] for name, value in variables.items()}
+def import_from_dict() -> Any:
+    """ArviZ's maker of trees, or what to install."""
+    try:
+        from arviz_base import from_dict
+    except ImportError as error:
+        raise ImportError("A DataTree needs ArviZ: pip install 'bures[arviz]'.") from error
+    return from_dict
+
+
+def _by_chain(function: Callable[[Array], dict[str, Array]], z: Float[np.ndarray, "chain draw dim"]) -> dict[str, Any]:
+    """A function of a point at all draws: arrays by name, (chain, draw, ...) each."""
+    values = jax.vmap(function)(jnp.asarray(z.reshape(-1, z.shape[2])))
+    return {name: np.asarray(value).reshape(*z.shape[:2], *value.shape[1:]) for name, value in values.items()}
 
 
 _DENSE_MASS = 1000  # dimensions up to which a low-rank covariance is given as a matrix

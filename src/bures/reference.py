@@ -93,6 +93,16 @@ class Chains:
         """
         return _diagnose("ess", self._coordinates(), method="mean")
 
+    @cached_property
+    def bulk_ess(self) -> Float[np.ndarray, " dim"]:
+        """Effective sample size of ranks, which heavy tails do not disturb (Vehtari et al., 2021)."""
+        return _diagnose("ess", self._coordinates(), method="bulk")
+
+    @cached_property
+    def tail_ess(self) -> Float[np.ndarray, " dim"]:
+        """Effective sample size of the 5% and 95% quantiles, whichever is less."""
+        return _diagnose("ess", self._coordinates(), method="tail", prob=(0.05, 0.95))
+
     def autocorrelation(self, max_lag: int) -> Float[np.ndarray, "chain lag dim"]:
         """Autocorrelation of each chain and coordinate, at lags 0 to `max_lag`."""
         check_positive_integer("max_lag", max_lag, "It is the largest lag, e.g. 100.")
@@ -174,7 +184,7 @@ def _random_walk(
     num_warmup: int,
     thinning: int,
 ) -> tuple[Float[Array, "chain draw dim"], Float[Array, " chain"]]:
-    blackjax = _import_blackjax()
+    blackjax = import_blackjax()
     # BlackJAX's documentation calls this matrix a covariance in one place; what it does is multiply noise by it.
     proposal = blackjax.mcmc.random_walk.normal(chol)
     walk = blackjax.additive_step_random_walk(lambda z: target.log_density(z).astype(z.dtype), proposal)
@@ -245,7 +255,7 @@ def _nuts(
     num_warmup: int,
     target_acceptance: float,
 ) -> tuple[Float[Array, "chain draw dim"], Float[Array, "chain draw"], Bool[Array, "chain draw"]]:
-    blackjax = _import_blackjax()
+    blackjax = import_blackjax()
 
     # Whitening by the frame and adapting a diagonal mass matrix there acts like a dense mass matrix, without
     # factorising one at every step of every chain.
@@ -273,11 +283,12 @@ def _nuts(
     return jax.vmap(run)(keys, starts)
 
 
-def _import_blackjax() -> ModuleType:
+def import_blackjax() -> ModuleType:
+    """BlackJAX, or what to install."""
     try:
         import blackjax
     except ImportError as error:
-        raise ImportError("Reference chains need BlackJAX: pip install 'bures[mcmc]'") from error
+        raise ImportError("Markov chains need BlackJAX: pip install 'bures[mcmc]'") from error
     return blackjax
 
 
@@ -339,7 +350,7 @@ def _check_shape(starts: Array, shape: tuple[int, ...]) -> Array:
     return starts
 
 
-def _diagnose(name: str, coordinates: Float[np.ndarray, "dim chain draw"], method: str) -> Float[np.ndarray, " dim"]:
+def _diagnose(name: str, coordinates: Float[np.ndarray, "dim chain draw"], **options: Any) -> Float[np.ndarray, " dim"]:
     """A diagnostic of ArviZ for each coordinate; NaN where there is nothing to judge."""
     from arviz_stats.base.array import array_stats  # takes a second to import
 
@@ -351,7 +362,7 @@ def _diagnose(name: str, coordinates: Float[np.ndarray, "dim chain draw"], metho
         spread = np.ptp(coordinates, axis=(1, 2))
         moved = (spread > 0) & np.isfinite(spread)
         centred = coordinates[moved] - np.mean(coordinates[moved], axis=(1, 2), keepdims=True)
-        values[moved] = getattr(array_stats, name)(centred / spread[moved, None, None], method=method)
+        values[moved] = getattr(array_stats, name)(centred / spread[moved, None, None], **options)
     return values
 
 

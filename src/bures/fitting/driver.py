@@ -101,28 +101,56 @@ def fit(
     _check_callback(callback)
     if is_traced(key, target, init, method):
         return _fit_traced(key, target, method, family.standard(target.dim) if init is None else init, num_steps)
-    dtype = None if init is None else init_state(target, init=init, **_parts(method)).approximation.mean.dtype
-    evaluator = evaluator_of(target, isinstance(family, FullRank), dtype)
-    began = time.perf_counter()
-    start = Start(init) if init is not None else _find_start(key, target, evaluator, family)
-    if estimator is None:
-        columns = getattr(start.approximation, "capacity", 0)
-        chosen = default_estimator(target, objective, start.variance, family, columns)
-        method = Method(objective, chosen, geometry)
-    on_host = num_steps is None and method.runs_on_host
-    record = Record(
-        start_evaluations=evaluator.count, grows=on_host and estimator is None, modes=start.modes, scale=start.scale
-    )
-    record.seconds["start"] = time.perf_counter() - began - evaluator.compile_seconds
-    q = to_host(start.approximation) if on_host else to_device(start.approximation)
-    loop = LoopState.start(init_state(target, init=q, **_parts(method)))
-    empty = Trace.empty(0, loop.best_bound.dtype)
-    begun = Fit(to_device(q), empty, ((0, to_device(q)),), target, method, key, loop, Outcome.MAX_STEPS.value, record)
+    begun, evaluator = _begin(key, target, method, family, init, estimator is None, num_steps is None)
     result = _run(begun, evaluator, num_steps or _MAX_STEPS, tolerance, progress, callback)
     if num_steps is None:
         with contextlib.suppress(KeyboardInterrupt):  # the fit is not lost: it is judged when it is first asked for
             result.judgement  # noqa: B018 - made now, while the target is at hand
     return result
+
+
+def fit_briefly(
+    target: Target, *, key: Key[Array, ""], num_steps: int, evaluator: Evaluator, progress: bool | None
+) -> Fit:
+    """The default fit, ended after `num_steps` steps at the latest, and not judged: for one that will be refined.
+
+    It goes through the caller's evaluator, which may end it at any call by a KeyboardInterrupt; before the first step
+    that is passed on, later the best so far comes back.
+    """
+    family = default_family(target)
+    objective = default_objective(target, family)
+    method = Method(objective, default_estimator(target, objective, family=family), Whitened())
+    begun, _ = _begin(key, target, method, family, None, True, True, evaluator)
+    return _run(begun, evaluator, num_steps, default_tolerance(target), progress, None)
+
+
+def _begin(
+    key: Key[Array, ""],
+    target: Target,
+    method: Method,
+    family: AbstractFamily,
+    init: AbstractApproximation | None,
+    chooses: bool,
+    stops_by_itself: bool,
+    evaluator: Evaluator | None = None,
+) -> tuple[Fit, Evaluator]:
+    """The fit before its first step, and its evaluator; `chooses` the estimator anew by what the start has seen."""
+    dtype = None if init is None else init_state(target, init=init, **_parts(method)).approximation.mean.dtype
+    evaluator = evaluator_of(target, isinstance(family, FullRank), dtype) if evaluator is None else evaluator
+    began = time.perf_counter()
+    start = Start(init) if init is not None else _find_start(key, target, evaluator, family)
+    if chooses:
+        columns = getattr(start.approximation, "capacity", 0)
+        chosen = default_estimator(target, method.objective, start.variance, family, columns)
+        method = Method(method.objective, chosen, method.geometry)
+    on_host = stops_by_itself and method.runs_on_host
+    record = Record(start_evaluations=evaluator.count, grows=on_host and chooses, modes=start.modes, scale=start.scale)
+    record.seconds["start"] = time.perf_counter() - began - evaluator.compile_seconds
+    q = to_host(start.approximation) if on_host else to_device(start.approximation)
+    loop = LoopState.start(init_state(target, init=q, **_parts(method)))
+    empty = Trace.empty(0, loop.best_bound.dtype)
+    q = to_device(q)
+    return Fit(q, empty, ((0, q),), target, method, key, loop, Outcome.MAX_STEPS.value, record), evaluator
 
 
 def resume(fit: Fit, num_steps: int, *, progress: bool | None, callback: Callback | None) -> Fit:

@@ -75,3 +75,10 @@ def fit_target(target: Target, seed: int, num_draws: int, **options: Any) -> Res
     key_fit, key_draws = jax.random.split(jax.random.key(seed))
     result = fit(target, key=key_fit, **options)
     return Result(result, result.to_arviz(key_draws, num_draws))
+
+
+def sample_target(target: Target, seed: int, num_draws: int, **options: Any) -> Any:
+    """`bures.sample`, with a key from a seed."""
+    from bures.ladder import sample
+
+    return sample(target, key=jax.random.key(seed), num_draws=num_draws, **options)

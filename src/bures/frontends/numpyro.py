@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from bures.check import default_dtype, fail
 from bures.frontends import host
-from bures.frontends.common import Result, fit_target, import_extra, no_variables, on_device, quoted
+from bures.frontends.common import Result, fit_target, import_extra, no_variables, on_device, quoted, sample_target
 from bures.frontends.numpyro_sites import (
     BY_HAND,
     ERRORS,
@@ -27,13 +27,14 @@ from bures.frontends.numpyro_sites import (
     describe,
     find_support,
     finite_mean,
+    location_and_log_scale,
     log_densities,
     refuse_discrete,
     running,
     typical_value,
     watch,
 )
-from bures.target import Labels, Target, coordinate_names
+from bures.target import Labels, LocationScale, Target, coordinate_names
 
 
 def fit(model: Any, *args: Any, seed: int = 0, num_draws: int = 1000, options: Any = None, **kwargs: Any) -> Result:
@@ -42,6 +43,14 @@ def fit(model: Any, *args: Any, seed: int = 0, num_draws: int = 1000, options: A
     `args` and `kwargs` are the model's; `options`, a dict, goes to `bures.fit`.
     """
     return fit_target(from_numpyro(model, *args, **kwargs), seed, num_draws, **(options or {}))
+
+
+def sample(model: Any, *args: Any, seed: int = 0, num_draws: int = 1000, options: Any = None, **kwargs: Any) -> Any:
+    """Draws of a NumPyro model's posterior that can be trusted, as a DataTree: see `bures.sample`.
+
+    `args` and `kwargs` are the model's; `options`, a dict, has `max_seconds`, `max_evaluations` or `progress`.
+    """
+    return sample_target(from_numpyro(model, *args, **kwargs), seed, num_draws, **(options or {}))
 
 
 def from_numpyro(model: Any, *args: Any, **kwargs: Any) -> Target:
@@ -63,6 +72,7 @@ def from_numpyro(model: Any, *args: Any, **kwargs: Any) -> Target:
             log_likelihood=_Pointwise(source) if source.pointwise_sites() else None,
             attributes={"numpyro_version": numpyro.__version__},
         ),
+        sites=source.location_scale_sites(),
     )
 
 
@@ -87,6 +97,7 @@ class _Source:
         self.log_density = jax.jit(self._log_density)
         self.constrain = jax.jit(self._constrain)
         self.pointwise = jax.jit(self._pointwise)
+        self.location_scale = jax.jit(self._location_scale)
 
     def _look(self) -> tuple[dict[str, Site], dict[str, Any], dict[str, Any]]:
         """The sites, prior means on the unconstrained scale, supports of discrete sites.
@@ -234,6 +245,40 @@ class _Source:
         sites = self.trace(self._constrain(z))
         return log_densities({name: sites[name] for name in self.pointwise_sites()})
 
+    def _location_scale(self, z: Float[Array, " dim"]) -> dict[str, tuple[Array, Array]]:
+        """Location and log scale of each site that has them, in the order of the model: parents first."""
+        from numpyro.distributions import biject_to
+
+        parts = self.split(z)
+
+        def value_of(site: dict[str, Any]) -> Any:
+            part = parts.get(site["name"])
+            return None if part is None else biject_to(site["fn"].support)(part)
+
+        sites = self.trace(value_of)
+        found = {name: location_and_log_scale(sites[name]) for name in sites if name in self.shapes}
+        return {name: _fit_together(pair, self.shapes[name]) for name, pair in found.items() if pair is not None}
+
+    def location_scale_sites(self) -> tuple[LocationScale, ...]:
+        """The sites whose location or scale depends on latent variables."""
+        if self.discrete:  # summed out with axes of their own, which locations would have, too
+            return ()
+        names: list[str] = []
+
+        def look(z: Array) -> list[tuple[Array, Array]]:
+            found = self._location_scale(z)
+            names.extend(found)
+            return list(found.values())
+
+        jaxpr = jax.make_jaxpr(look)(jax.ShapeDtypeStruct((self.dim,), default_dtype()))
+        depends = np.reshape(host.depends(jaxpr), (-1, 2)).any(axis=1)
+        starts = dict(zip(self.shapes, np.cumsum([0, *map(math.prod, self.shapes.values())]).tolist(), strict=False))
+        return tuple(
+            LocationScale(name, starts[name], self.shapes[name], _Parameters(self, name))
+            for name, latent in zip(names, depends, strict=True)
+            if latent
+        )
+
     def dims(self) -> dict[str, list[str]]:
         """Names of the axes of the variables."""
         variables = {name for name, site in self.sites.items() if site.type != "plate"}  # no axis has the name of one
@@ -283,6 +328,16 @@ class _Constrain(eqx.Module):
         return self.source.constrain(z)
 
 
+class _Parameters(eqx.Module):
+    """Location and log scale of a site."""
+
+    source: _Source = eqx.field(static=True)
+    name: str = eqx.field(static=True)
+
+    def __call__(self, z: Float[Array, " dim"]) -> tuple[Array, Array]:
+        return self.source.location_scale(z)[self.name]
+
+
 class _Pointwise(eqx.Module):
     """The log likelihood of each observation."""
 
@@ -290,6 +345,12 @@ class _Pointwise(eqx.Module):
 
     def __call__(self, z: Float[Array, " dim"]) -> dict[str, Array]:
         return self.source.pointwise(z)
+
+
+def _fit_together(pair: tuple[Any, Any], shape: tuple[int, ...]) -> tuple[Array, Array]:
+    """Location and log scale in the shape of the site's coordinates."""
+    location, log_scale = (jnp.broadcast_to(part, shape) for part in pair)
+    return location, log_scale
 
 
 class _ObservedData(Mapping):

@@ -149,6 +149,26 @@ def _centre(distribution: Any) -> Any:
     return distribution.mean
 
 
+def location_and_log_scale(site: dict[str, Any]) -> tuple[Any, Any] | None:
+    """Location and log scale of a real latent site whose distribution is of a location–scale family; else None.
+
+    That of a LogNormal is of its logarithm, which is its coordinate.
+    """
+    import numpyro.distributions as dist
+
+    if site["type"] != "sample" or site["is_observed"] or "_scan_current_index" in site["infer"]:
+        return None
+    distribution: Any = site["fn"]
+    while isinstance(distribution, dist.ExpandedDistribution | dist.Independent | dist.MaskedDistribution):
+        distribution = distribution.base_dist
+    if type(distribution) is dist.LogNormal:
+        distribution = distribution.base_dist
+    families = (dist.Normal, dist.StudentT, dist.Cauchy, dist.Laplace, dist.Logistic, dist.Gumbel)
+    if type(distribution) not in families:
+        return None
+    return distribution.loc, jnp.log(distribution.scale)
+
+
 def describe(name: str, site: dict[str, Any]) -> Site:
     """What is kept of a site; it must outlive the trace, so there is no tracer in it."""
     import numpyro.distributions as dist

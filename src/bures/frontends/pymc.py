@@ -3,6 +3,8 @@
 Where an Op has no JAX form, PyTensor's own compiled functions stand in, behind a callback.
 """
 
+import functools
+import math
 from typing import Any
 
 import equinox as eqx
@@ -13,7 +15,7 @@ from jaxtyping import Array, Float
 
 from bures.check import default_dtype
 from bures.frontends.callback import HostLogDensity
-from bures.frontends.common import fit_target, import_extra, no_variables, on_device, quoted
+from bures.frontends.common import fit_target, import_extra, no_variables, on_device, quoted, sample_target
 from bures.frontends.pymc_graph import (
     Graph,
     HostGraph,
@@ -22,10 +24,11 @@ from bures.frontends.pymc_graph import (
     call_on_host,
     freeze,
     jaxify,
+    location_and_scale,
     read_data,
     without_compiler,
 )
-from bures.target import Labels, Target, coordinate_names
+from bures.target import Labels, LocationScale, Target, coordinate_names
 
 # What PyTensor and JAX raise of a graph that does not fit its data, or that JAX cannot trace.
 _ERRORS = (AssertionError, NotImplementedError, TypeError, ValueError)
@@ -40,6 +43,16 @@ def fit(
     For the fit itself use `bures.fit(bures.frontends.from_pymc(model), key=...)`.
     """
     return fit_target(from_pymc(model), random_seed, draws, progress=progressbar, **options).draws
+
+
+def sample(
+    model: Any = None, *, random_seed: int = 0, progressbar: bool | None = None, draws: int = 1000, **options: Any
+) -> Any:
+    """Draws of a PyMC model's posterior (by default that of the `with` block) that can be trusted, as a DataTree.
+
+    See `bures.sample`; `options` are `max_seconds` and `max_evaluations`.
+    """
+    return sample_target(from_pymc(model), random_seed, draws, progress=progressbar, **options)
 
 
 def from_pymc(model: Any = None) -> Target:
@@ -58,9 +71,10 @@ def from_pymc(model: Any = None) -> Target:
     layout = Layout({variable.name: np.shape(start[variable.name]) for variable in model.value_vars})
     flat = np.concatenate([np.ravel(start[name]) for name in layout.shapes]).astype(float)
     source = _Source(model, layout, np.where(np.isfinite(flat), flat, 0.0))
+    density = source.log_density()
     coords, dims = pymc.backends.arviz.coords_and_dims_for_inferencedata(model)
     return Target(
-        source.log_density(),
+        density,
         flat.size,
         names=coordinate_names(layout.shapes),
         constrain=_Named(source.constrained),
@@ -72,6 +86,7 @@ def from_pymc(model: Any = None) -> Target:
             log_likelihood=_Named(source.pointwise) if model.observed_RVs else None,
             attributes={"pymc_version": pymc.__version__},
         ),
+        sites=source.location_scale_sites() if isinstance(density, _Summed) else (),
     )
 
 
@@ -100,6 +115,22 @@ class _Source:
                 raise
             return HostLogDensity(self._evaluator(graph, error))
         return density
+
+    def location_scale_sites(self) -> tuple[LocationScale, ...]:
+        """The variables whose location or scale depends on latent ones, in the order of the model: parents first."""
+        from pytensor.graph.traversal import ancestors
+
+        latent, sites = set(self.model.free_RVs), []
+        starts = np.cumsum([0, *map(math.prod, self.layout.shapes.values())]).tolist()
+        places = dict(zip(self.layout.shapes, starts, strict=False))
+        for variable in self.model.free_RVs:
+            pair = location_and_scale(variable, self.model.rvs_to_transforms.get(variable))
+            if pair is None or not latent.intersection(ancestors(pair)):
+                continue
+            value = self.model.rvs_to_values[variable].name
+            parameters = _Parameters(_Functions(self, (), functools.partial(self.model.replace_rvs_by_values, pair)))
+            sites.append(LocationScale(variable.name, places[value], self.layout.shapes[value], parameters))
+        return tuple(sites)
 
     def _evaluator(self, graph: Graph, reason: Exception) -> PyTensorEvaluator:
         """The log density by PyTensor, which has to know its gradient."""
@@ -177,6 +208,16 @@ class _Named(eqx.Module):
 
     def __call__(self, z: Float[Array, " dim"]) -> dict[str, Array]:
         return dict(zip(self.functions.names, map(jnp.asarray, self.functions(z)), strict=True))
+
+
+class _Parameters(eqx.Module):
+    """Location and log scale of a variable."""
+
+    functions: _Functions = eqx.field(static=True)
+
+    def __call__(self, z: Float[Array, " dim"]) -> tuple[Array, Array]:
+        location, scale = self.functions(z)
+        return jnp.asarray(location), jnp.log(jnp.asarray(scale, z.dtype))
 
 
 def _refuse(model: Any) -> None:

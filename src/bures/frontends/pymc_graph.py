@@ -48,6 +48,21 @@ def read_data(model: Any) -> dict[Any, np.ndarray]:
     return {v: value for v in shared if isinstance(value := v.get_value(borrow=True), np.ndarray)}
 
 
+# Location–scale families on the real line: how many parameters come before location and scale. The coordinate of a
+# LogNormal is its logarithm.
+_FAMILIES = {"normal": 0, "t": 1, "laplace": 0, "cauchy": 0, "logistic": 0, "gumbel": 0, "lognormal": 0}
+
+
+def location_and_scale(variable: Any, transform: Any) -> list[Any] | None:
+    """Location and scale of a variable of such a family, as PyTensor has them; None for others."""
+    name = getattr(variable.owner.op, "name", None)
+    usual = type(transform).__name__ == "LogTransform" if name == "lognormal" else transform is None
+    if name not in _FAMILIES or not usual or not hasattr(variable.owner.op, "dist_params"):
+        return None
+    first = _FAMILIES[name]
+    return list(variable.owner.op.dist_params(variable.owner))[first : first + 2]
+
+
 def freeze(inputs: Sequence[Any], outputs: Sequence[Any], data: Mapping[Any, np.ndarray]) -> Graph:
     """A graph that a later `pm.set_data` does not change."""
     import pytensor.tensor as pt

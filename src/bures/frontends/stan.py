@@ -16,12 +16,21 @@ from jaxtyping import Array, Float
 
 from bures.check import fail
 from bures.frontends.callback import HostLogDensity, call, points
-from bures.frontends.common import Result, find_initial_point, fit_target, import_extra, no_variables, on_device
+from bures.frontends.common import (
+    Result,
+    find_initial_point,
+    fit_target,
+    import_extra,
+    no_variables,
+    on_device,
+    sample_target,
+)
 from bures.frontends.stan_files import compile_program, read_data
 from bures.target import Labels, Target
 
 # Stan's tape of derivatives is shared by all models of a library unless it was compiled with threads.
 _LOCK = threading.Lock()
+_COMPILING = ("make_args", "stanc_args")  # options of `from_stan`
 
 
 def fit(program: Any, data: Any = None, *, seed: int = 0, num_draws: int = 1000, **options: Any) -> Result:
@@ -29,8 +38,17 @@ def fit(program: Any, data: Any = None, *, seed: int = 0, num_draws: int = 1000,
 
     `options` are those of `bures.fit`, and `make_args` and `stanc_args` of `from_stan`.
     """
-    arguments = {name: options.pop(name) for name in ("make_args", "stanc_args") if name in options}
+    arguments = {name: options.pop(name) for name in _COMPILING if name in options}
     return fit_target(from_stan(program, data, **arguments), seed, num_draws, **options)
+
+
+def sample(program: Any, data: Any = None, *, seed: int = 0, num_draws: int = 1000, **options: Any) -> Any:
+    """Draws of a Stan program's posterior that can be trusted, as a DataTree: see `bures.sample`.
+
+    `options` are `max_seconds`, `max_evaluations` and `progress`, and `make_args` and `stanc_args` of `from_stan`.
+    """
+    arguments = {name: options.pop(name) for name in _COMPILING if name in options}
+    return sample_target(from_stan(program, data, **arguments), seed, num_draws, **options)
 
 
 def from_stan(

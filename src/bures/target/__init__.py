@@ -2,5 +2,6 @@
 
 from bures.target.blocks import map_in_blocks as map_in_blocks, sum_in_blocks as sum_in_blocks
 from bures.target.labels import Labels as Labels
+from bures.target.sites import LocationScale as LocationScale
 from bures.target.target import LogDensity as LogDensity, Target as Target, as_target as as_target
 from bures.target.variables import Coordinates as Coordinates, coordinate_names as coordinate_names

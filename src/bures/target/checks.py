@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array
 
 from bures.check import check_floating, default_dtype, describe, fail, is_traced
+from bures.target.sites import LocationScale
 from bures.target.variables import Coordinates
 
 
@@ -64,6 +65,18 @@ def check_sample(sample: Any, dim: int) -> None:
         raise ValueError(f"sample must be {wanted}, but sample(key, {n}) failed: {error} {remedy}") from error
     if getattr(out, "shape", None) != (n, dim) or not jnp.issubdtype(out.dtype, jnp.floating):
         raise ValueError(f"sample must be {wanted}, but sample(key, {n}) returned {_shape(out)}. {remedy}")
+
+
+def check_sites(sites: Any, dim: int) -> tuple[LocationScale, ...]:
+    """Location–scale sites whose coordinates are those of the target, none twice."""
+    remedy = "from_variables makes them: see its location_scale."
+    if not isinstance(sites, Sequence) or not all(isinstance(site, LocationScale) for site in sites):
+        raise fail("sites", "a tuple of LocationScale", sites, remedy)
+    taken = [i for site in sites for i in range(site.start, site.start + site.size)]
+    if len(set(taken)) < len(taken) or not all(0 <= i < dim for i in taken):
+        wanted = f"without overlap, within the {dim} coordinates of the target"
+        raise fail("sites", wanted, [(site.name, site.start, site.shape) for site in sites], remedy)
+    return tuple(sites)
 
 
 def check_constrain(constrain: Any, dim: int) -> None:

@@ -17,10 +17,12 @@ from bures.target.checks import (
     check_hessian_shape,
     check_names,
     check_sample,
+    check_sites,
     check_vector,
     check_weighted_hessian,
 )
 from bures.target.labels import NO_LABELS, Labels
+from bures.target.sites import LocationScale, sites_of_variables
 from bures.target.variables import ByName, Coordinates, Layout, Unconstrained
 
 LogDensity = Callable[[Float[Array, " dim"]], Float[Array, ""]]
@@ -45,6 +47,7 @@ class Target(eqx.Module):
     - `sample`, `mean`, `covariance`: exact draws `(key, n) -> (n, dim)` and moments, where they are known.
     - `initial_point`: a point of positive density from which to look for a mode; by default the origin.
     - `labels`: `Labels` of the axes, the data and the like, for `Fit.to_arviz`.
+    - `sites`: `LocationScale` variables, parents first, for `bures.centring`.
 
     >>> target = Target(lambda z: -jnp.sum(z**2) / 2, dim=3)
     >>> target.names
@@ -59,6 +62,7 @@ class Target(eqx.Module):
     covariance: Float[Array, "dim dim"] | None
     initial_point: Float[Array, " dim"] | None
     labels: Labels = eqx.field(static=True)
+    sites: tuple[LocationScale, ...]
     width: int = eqx.field(static=True)  # elements of the largest array that one evaluation makes
     uneven: bool = eqx.field(static=True)  # whether the cost of an evaluation may depend on the point
     _names: tuple[str, ...] | Coordinates = eqx.field(static=True)
@@ -77,6 +81,7 @@ class Target(eqx.Module):
         covariance: Any = None,
         initial_point: Any = None,
         labels: Labels | None = None,
+        sites: Sequence[LocationScale] = (),
     ):
         if not callable(log_density):
             raise fail("log_density", "a function (dim,) -> scalar", log_density, "Pass a JAX function.")
@@ -89,6 +94,7 @@ class Target(eqx.Module):
         self.covariance = None if covariance is None else check_covariance(covariance, self.dim)
         self.initial_point = None if initial_point is None else check_vector("initial_point", initial_point, self.dim)
         self.labels = NO_LABELS if labels is None else labels
+        self.sites = check_sites(sites, self.dim)
         self._weighted_hessian = weighted_hessian
         self.width, self.uneven = _check_and_measure(log_density, self.dim)
         check_constrain(self.constrain, self.dim)
@@ -101,11 +107,20 @@ class Target(eqx.Module):
 
     @classmethod
     def from_variables(
-        cls, log_density: Callable[..., Float[Array, ""]], variables: Mapping[str, Any], **options: Any
+        cls,
+        log_density: Callable[..., Float[Array, ""]],
+        variables: Mapping[str, Any],
+        *,
+        location_scale: Mapping[str, Callable] | None = None,
+        **options: Any,
     ) -> "Target":
         """A target from a log density of named, constrained variables: the change of variables is done for you.
 
         `variables` maps each name to a shape, to a support, or to a pair (support, shape).
+
+        `location_scale` says which variables have a prior with a location and a scale that are variables, too, as a
+        function of these: `{"theta": lambda mu, tau: (mu, tau)}` for theta ~ N(mu, tau). `bures.learn_centring` can
+        then find coordinates in which a Gaussian fits them better.
 
         >>> from bures.support import Positive
         >>> def log_density(mu, sigma):
@@ -116,6 +131,8 @@ class Target(eqx.Module):
         """
         layout = Layout(variables)
         unconstrained = Unconstrained(log_density, layout)
+        if location_scale is not None:
+            options["sites"] = sites_of_variables(layout, location_scale)
         return cls(unconstrained, layout.dim, names=layout.coordinates(), constrain=layout.constrain, **options)
 
     @property

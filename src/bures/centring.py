@@ -1,0 +1,251 @@
+"""One target in other coordinates: changes of variables, and those of location–scale sites.
+
+A variable x ~ N(μ, σ) whose location or scale is a variable, too, makes funnels: where σ is small, so is the room for
+x. It can be written in other coordinates x̃ in which there are none:
+
+- x = μ + σ^(1−c) (x̃ − c μ) with a degree of centring c, `recentre`: as it was for c = 1, and with a prior that knows
+  neither location nor scale for c = 0.
+- x = m + s x̃, where N(m, s²) is the prior times exp(b x − λ x² / 2), what the data say about x, as far as a Gaussian
+  can: `Conditioned`. Then c = λ σ² / (1 + λ σ²) follows σ, from non-centred where σ is small to centred where it is
+  large. `bures.learned_centring` finds λ and b.
+"""
+
+import abc
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from bures.check import as_array, default_dtype, fail, is_traced
+from bures.target import LocationScale, Target
+
+_REMEDY = 'Give numbers from 0 (non-centred) to 1 (centred), e.g. 0.5 or {"theta": 0.5}.'
+_LOST = 0.01  # standard deviations that rounding may move a variable
+
+# ---- Changes of coordinates -----------------------------------------------------------------------------------------
+
+
+class AbstractChange(eqx.Module):
+    """A smooth, invertible map from new coordinates z to the model's own.
+
+    Its numbers are arrays, so that densities that differ in them share one compiled program.
+    """
+
+    @abc.abstractmethod
+    def restore(self, z: Float[Array, " dim"]) -> tuple[Float[Array, " dim"], Float[Array, ""]]:
+        """The model's own coordinates, and the log Jacobian."""
+
+    @abc.abstractmethod
+    def apply(self, x: Float[Array, " dim"]) -> Float[Array, " dim"]:
+        """The inverse: new coordinates from the model's own."""
+
+
+class Changed(eqx.Module):
+    """A log density in new coordinates: log p(x(z)) + log |∂x/∂z|."""
+
+    log_density: Callable[[Float[Array, " dim"]], Float[Array, ""]]
+    change: AbstractChange
+
+    def __call__(self, z: Float[Array, " dim"]) -> Float[Array, ""]:
+        x, log_jacobian = self.change.restore(z)
+        return self.log_density(x) + log_jacobian
+
+    def explain(self, z: np.ndarray) -> str:
+        """What the model says of a point without density, for an error message."""
+        explain = getattr(self.log_density, "explain", None)
+        if explain is None:
+            return "in its own coordinates, too"
+        return explain(np.asarray(self.change.restore(jnp.asarray(z))[0]))
+
+    def initial_candidates(self) -> np.ndarray:
+        """The model's own, carried over."""
+        offered = getattr(self.log_density, "initial_candidates", None)
+        points = np.zeros((0, 0)) if offered is None else np.atleast_2d(offered())
+        if not len(points):
+            return points
+        return np.asarray(jax.vmap(self.change.apply)(jnp.asarray(points, default_dtype())))
+
+
+class _Composed(eqx.Module):
+    """A function of the model's own coordinates, as one of new coordinates."""
+
+    function: Callable
+    change: AbstractChange
+
+    def __call__(self, z: Float[Array, " dim"]) -> Any:
+        return self.function(self.change.restore(z)[0])
+
+
+def change_coordinates(target: Target, change: AbstractChange) -> Target:
+    """The target in new coordinates; what it says of its draws, it says in the model's own variables."""
+    labels, start = target.labels, target.initial_point
+    if labels.log_likelihood is not None:
+        labels = dataclasses.replace(labels, log_likelihood=_Composed(labels.log_likelihood, change))
+    return Target(
+        Changed(target.log_density, change),
+        target.dim,
+        names=target.names,
+        constrain=_Composed(target.constrain, change),
+        initial_point=None if start is None else _carried(change, start),
+        labels=labels,
+    )
+
+
+def changes_of(target: Target) -> tuple[AbstractChange, ...]:
+    """The changes that made a target, the first first; none if it is in the model's own coordinates."""
+    changes, density = [], target.log_density
+    while isinstance(density, Changed):
+        changes.append(density.change)
+        density = density.log_density
+    return tuple(reversed(changes))
+
+
+def _carried(change: AbstractChange, point: Array) -> Array | None:
+    """A point in the new coordinates; None where it has none there."""
+    moved = change.apply(point)
+    return moved if is_traced(moved) or np.all(np.isfinite(np.asarray(moved))) else None
+
+
+# ---- Those of location–scale sites ----------------------------------------------------------------------------------
+
+
+class Parameters(NamedTuple):
+    """Location and log scale of the elements of all sites, one site after the other."""
+
+    location: Float[Array, " elements"]
+    log_scale: Float[Array, " elements"]
+
+
+class AbstractSiteChange(AbstractChange):
+    """A change of the elements of location–scale sites, x = m + s x̃ with m and s by location and scale.
+
+    All other coordinates are the same in both. Where σ is so small that x − μ is lost in the rounding of x, the log
+    Jacobian is −inf: there the model's density would be that of a rounding error.
+    """
+
+    sites: eqx.AbstractVar[tuple[LocationScale, ...]]
+
+    @abc.abstractmethod
+    def moments(self, part: slice, location: Array, log_scale: Array) -> tuple[Array, Array]:
+        """m and log s of some elements."""
+
+    @property
+    def elements(self) -> np.ndarray:
+        """The coordinates of the elements."""
+        return np.concatenate([np.arange(site.start, site.start + site.size) for site in self.sites])
+
+    def restore(self, z):
+        return self.restore_with_parameters(z)[:2]
+
+    def restore_with_parameters(self, z: Float[Array, " dim"]) -> tuple[Array, Array, Parameters]:
+        """The model's own coordinates, site by site, because location and scale are the model's."""
+        point, total, found = z, jnp.zeros((), z.dtype), []
+        for site, part in self.parts():
+            location, log_scale = site.location_and_log_scale(point)
+            mean, log_width = self.moments(part, location, log_scale)
+            point = point.at[site.coordinates].set(mean + jnp.exp(log_width) * z[site.coordinates])
+            lost = jnp.finfo(z.dtype).eps * jnp.abs(location) > _LOST * jnp.exp(log_scale)
+            lost = lost & ((log_width != 0) | (mean != 0))  # what is as it was cannot get lost
+            total = total + jnp.where(jnp.any(lost), -jnp.inf, jnp.sum(log_width))
+            found.append((location, log_scale))
+        return point, total, Parameters(*map(jnp.concatenate, zip(*found, strict=True)))
+
+    def apply(self, x):
+        moved = x
+        for site, part in self.parts():
+            mean, log_width = self.moments(part, *site.location_and_log_scale(x))
+            moved = moved.at[site.coordinates].set((x[site.coordinates] - mean) * jnp.exp(-log_width))
+        return moved
+
+    def by_name(self, values: Any) -> dict[str, np.ndarray]:
+        """Numbers of all elements, by site and in its shape."""
+        return {site.name: np.asarray(values)[part].reshape(site.shape) for site, part in self.parts()}
+
+    def parts(self) -> list[tuple[LocationScale, slice]]:
+        """The sites, each with its place among the elements."""
+        ends = np.cumsum([site.size for site in self.sites]).tolist()
+        return [(site, slice(end - site.size, end)) for site, end in zip(self.sites, ends, strict=True)]
+
+
+class Recentred(AbstractSiteChange):
+    """x = μ + σ^(1−c) (x̃ − c μ), with x̃ ~ N(c μ, σ^c)."""
+
+    sites: tuple[LocationScale, ...]
+    degrees: Float[Array, " elements"]
+
+    def moments(self, part, location, log_scale):
+        c = self.degrees[part]
+        log_width = (1 - c) * log_scale
+        return (1 - c * jnp.exp(log_width)) * location, log_width
+
+
+class Conditioned(AbstractSiteChange):
+    """x = m + s x̃, where N(m, s²) is N(μ, σ²) times exp(b x − λ x² / 2): 1 / s² = 1 / σ² + λ, m = s² (μ / σ² + b).
+
+    Where the data say about x what the factor says, x̃ is standard normal whatever μ and σ are. Without factors, λ =
+    b = 0, the target is non-centred.
+    """
+
+    sites: tuple[LocationScale, ...]
+    precision: Float[Array, " elements"]  # λ
+    shift: Float[Array, " elements"]  # b
+
+    def moments(self, part, location, log_scale):
+        precision, variance = self.precision[part], jnp.exp(2 * log_scale)
+        share = 1 + precision * variance
+        mean = location + variance * (self.shift[part] - precision * location) / share
+        return mean, log_scale - jnp.log(share) / 2
+
+
+def recentre(target: Target, degrees: Any) -> Target:
+    """The target in coordinates of other degrees of centring c; its draws come back in the model's own variables.
+
+    `degrees` is one number for all elements of all sites, or a mapping from sites to numbers or arrays (sites that are
+    left out stay as they are), or one array over the elements of all sites. 1 is the target as it is, 0 non-centred.
+
+    >>> from bures.support import Positive
+    >>> def log_density(mu, tau, theta):
+    ...     return -(mu**2) / 2 - tau - jnp.sum(((theta - mu) / tau) ** 2) / 2 - 3 * jnp.log(tau)
+    >>> variables = {"mu": (), "tau": Positive(), "theta": (3,)}
+    >>> target = Target.from_variables(log_density, variables, location_scale={"theta": lambda mu, tau: (mu, tau)})
+    >>> noncentred = recentre(target, {"theta": 0.0})
+    >>> noncentred.constrain(jnp.array([1.0, jnp.log(2.0), -1.0, 0.0, 1.0]))["theta"].tolist()
+    [-1.0, 1.0, 3.0]
+    """
+    check_has_sites(target)
+    return change_coordinates(target, Recentred(target.sites, check_degrees(target, degrees)))
+
+
+def check_has_sites(target: Any) -> None:
+    if not isinstance(target, Target) or not target.sites:
+        remedy = "See `location_scale` of Target.from_variables; from_numpyro and from_pymc find them by themselves."
+        raise fail("target", "a target with location–scale sites", target, remedy)
+
+
+def check_degrees(target: Target, degrees: Any) -> Float[Array, " elements"]:
+    """Degrees of all elements, of all sites one after the other."""
+    if isinstance(degrees, Mapping):
+        if unknown := [name for name in degrees if name not in {site.name for site in target.sites}]:
+            names = ", ".join(site.name for site in target.sites)
+            raise fail("degrees", f"a mapping whose keys are among {names}", unknown[0], _REMEDY)
+        parts = [_of_shape(f"degrees[{s.name!r}]", degrees.get(s.name, 1.0), s.shape) for s in target.sites]
+        values = jnp.concatenate([part.reshape(-1) for part in parts])
+    else:
+        values = _of_shape("degrees", degrees, (sum(site.size for site in target.sites),))
+    if not is_traced(values) and not np.all((np.asarray(values) >= 0) & (np.asarray(values) <= 1)):
+        raise fail("degrees", "between 0 and 1", np.asarray(values), _REMEDY)
+    return values
+
+
+def _of_shape(argument: str, value: Any, shape: tuple[int, ...]) -> Array:
+    try:
+        if is_traced(value):
+            return jnp.broadcast_to(value, shape).astype(default_dtype())
+        return as_array(np.broadcast_to(np.asarray(value, float), shape).astype(default_dtype()))
+    except (TypeError, ValueError) as error:
+        raise fail(argument, f"a number or of shape {shape}", value, _REMEDY) from error
