@@ -34,7 +34,7 @@ def write(results: Results, settings: dict[str, Any], folder: Path) -> list[str]
     figure = _png(_styled(plot)(rows))
     caption = "Seconds by phase; the tick is NumPyro's AutoMultivariateNormal"
     pages.write(folder, "cold", TITLE, QUESTION, grids, records, {"phases": (caption, figure)})
-    return [f"{each.label}: {text(each.value)} (≤ {each.limit:g}) {text(each.holds)}" for each in criteria]
+    return [each.line() for each in criteria]
 
 
 def collect(results: Results) -> list[dict[str, Any]]:

@@ -519,7 +519,7 @@ def write(results: Results, settings: dict[str, Any], folder: Path) -> list[str]
         grids.append(unchanged_grid(records))
     grids.insert(0, pages.criteria_grid(criteria))
     pages.write(folder, "families", TITLE, QUESTION, grids, flat(results), figures)
-    return [f"{each.label}: {text(each.value)} (≤ {each.limit:g}) {text(each.holds)}" for each in criteria]
+    return [each.line() for each in criteria]
 
 
 def flat(results: Results) -> list[dict[str, Any]]:

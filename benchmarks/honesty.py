@@ -16,6 +16,7 @@ deviations and every standard deviation within 10% of the exact draws'; of heavy
 
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +51,8 @@ class Benchmark:
     @staticmethod
     def run(parameters: dict[str, Any]) -> list[dict[str, Any]]:
         """Every seed of one target."""
-        listed = CASES[parameters["case"]]
-        case = listed.make()
-        exact = case.draw(np.random.default_rng(2026), parameters["num_draws"])
-        log_p = np.asarray(jax.jit(jax.vmap(_arrays(case.density)))(jnp.asarray(exact)), np.float64) - case.log_z
+        case = CASES[parameters["case"]].make()
+        exact, log_p = draw_exactly(case, parameters["num_draws"])
         first = parameters["first_seed"]
         return [fit_and_judge(case, exact, log_p, first + i, parameters) for i in range(parameters["seeds"])]
 
@@ -62,21 +61,38 @@ def _short(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9.]+", "-", name)
 
 
-def _arrays(density: Any) -> Any:
+def draw_exactly(case: Case, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Exact draws and their normalised log density."""
+    exact = case.draw(np.random.default_rng(2026), n)
+    log_p = np.asarray(jax.jit(jax.vmap(as_arrays(case.density)))(jnp.asarray(exact)), np.float64) - case.log_z
+    return exact, log_p
+
+
+def plain_fit(target: bures.Target, key: jax.Array) -> bures.Fit:
+    """A fit with nothing set."""
+    return bures.fit(target, key=key, progress=False)
+
+
+def as_arrays(density: Any) -> Any:
     """The density with JAX arrays, in the precision that is set."""
     return jax.tree.map(lambda x: jnp.asarray(x, float) if eqx.is_array_like(x) else x, density)
 
 
 def fit_and_judge(
-    case: Case, exact: np.ndarray, log_p: np.ndarray, seed: int, parameters: dict[str, Any]
+    case: Case,
+    exact: np.ndarray,
+    log_p: np.ndarray,
+    seed: int,
+    parameters: dict[str, Any],
+    make: Callable[[bures.Target, jax.Array], bures.Fit] = plain_fit,
 ) -> dict[str, Any]:
-    """One fit with nothing set: what it says, and what is true. That a target is refused is a result too."""
+    """One fit: what it says, and what is true. That a target is refused is a result too."""
     key = jax.random.key(seed)
     with jax.enable_x64(not case.single):
-        target = bures.Target(_arrays(case.density), case.dim)
+        target = bures.Target(as_arrays(case.density), case.dim)
         began = time.perf_counter()
         try:
-            fit = bures.fit(target, key=key, progress=False)
+            fit = make(target, key)
             said = str(fit)
         except Exception as error:
             outcome = "REFUSED" if isinstance(error, ValueError) else "FAILED"

@@ -38,7 +38,7 @@ def write(results: Results, settings: dict[str, Any], folder: Path) -> list[str]
     figure = _png(_styled(plot)(records))
     caption = "Missed mass of every fit, by what its verdict says"
     pages.write(folder, "honesty", TITLE, QUESTION, grids, records, {"missed": (caption, figure)})
-    return [f"{each.label}: {text(each.value)} (≤ {each.limit:g}) {text(each.holds)}" for each in criteria]
+    return [each.line() for each in criteria]
 
 
 def collect(results: Results) -> list[dict[str, Any]]:

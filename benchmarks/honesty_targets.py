@@ -121,13 +121,13 @@ SEVERAL = (  # dimension, distance, weights, whether the origin is at the first 
 )
 
 
-def _modes() -> dict[str, Listed]:
+def _modes(two: tuple = TWO, several: tuple = SEVERAL) -> dict[str, Listed]:
     listed = {}
-    for dim, apart, light, place, ratio in TWO:
+    for dim, apart, light, place, ratio in two:
         wide = "" if ratio == 1 else f", width {ratio}"
         name = f"two modes, d = {dim}, {apart} sd apart, {light} light, origin {place}{wide}"
         listed[name] = Listed("modes", False, lambda a=(dim, apart, light, place, ratio): _two(*a))
-    for dim, apart, weights, origin in SEVERAL:
+    for dim, apart, weights, origin in several:
         name = f"{len(weights)} modes, d = {dim}, {apart} sd apart, weights {'/'.join(map(str, weights))}"
         listed[name] = Listed("modes", False, lambda a=(dim, apart, weights, origin): _several(*a))
     return listed
@@ -540,3 +540,53 @@ def _all() -> dict[str, Listed]:
 
 
 CASES = _all()
+
+
+# ---- More, for the ladder -------------------------------------------------------------------------------------------
+
+
+class Rosenbrock(eqx.Module):
+    """Pairs x ~ N(1, 10), y | x ~ N(x², 0.1): exp(−Σ (5 (y − x²)² + (x − 1)² / 20)), normalised."""
+
+    log_constant: Any
+
+    def __call__(self, z):
+        x, y = z[0::2], z[1::2]
+        return self.log_constant - jnp.sum(5 * (y - x**2) ** 2 + (x - 1) ** 2 / 20)
+
+
+def _rosenbrock(dim: int) -> Case:
+    def draw(rng, n):
+        z = np.empty((n, dim))
+        z[:, 0::2] = rng.normal(1, math.sqrt(10), (n, dim // 2))
+        z[:, 1::2] = z[:, 0::2] ** 2 + rng.normal(0, math.sqrt(0.1), (n, dim // 2))
+        return z
+
+    # Variances 10 and 0.1: a pair's constant is that of the plane's standard normal.
+    return Case(Rosenbrock(np.array(-dim / 2 * LOG_2PI)), dim, draw)
+
+
+MORE_TWO = (
+    *((1, 5, 0.01, "heavy", 1), (1, 40, 0.02, "heavy", 1), (1, 25, 0.05, "elsewhere", 0.3)),
+    *((2, 50, 0.01, "heavy", 1), (2, 35, 0.02, "light", 1), (2, 6, 0.03, "heavy", 1), (3, 20, 0.5, "between", 1)),
+    *((3, 45, 0.1, "heavy", 0.5), (5, 8, 0.01, "heavy", 1), (5, 40, 0.05, "elsewhere", 1), (10, 5, 0.5, "heavy", 1)),
+    *((10, 40, 0.5, "between", 2), (15, 25, 0.2, "light", 1), (20, 5, 0.3, "between", 1), (20, 40, 0.03, "heavy", 1)),
+)
+MORE_SEVERAL = (
+    *((1, 50, (0.5, 0.25, 0.25), True), (2, 50, (0.4, 0.3, 0.2, 0.1), True), (3, 12, (1, 1, 1, 1, 1), False)),
+    *((5, 50, (1, 1, 1, 1), False), (10, 40, (0.9, 0.02, 0.03, 0.05), True), (20, 10, (1, 1, 1, 1, 1), True)),
+)
+
+
+def _more() -> dict[str, Listed]:
+    """Further traps: names as in `_modes` and `_tails`."""
+    listed = {f"Rosenbrock, d = {d}": Listed("Rosenbrock", False, lambda d=d: _rosenbrock(d)) for d in (2, 4, 10)}
+    for dim in (10, 20):
+        for df, name in ((1, "Cauchy"), (2, "t, 2 df")):
+            listed[f"{name}, d = {dim}"] = Listed("heavy tails", False, lambda a=(df, dim): _student(*a))
+        listed[f"half-normal, d = {dim}"] = Listed("cut", False, lambda dim=dim: _half_normal(dim))
+    return listed | _modes(MORE_TWO, MORE_SEVERAL)
+
+
+TRAPS = {name: listed for name, listed in CASES.items() if not listed.harmless} | _more()
+HARMLESS = {name: listed for name, listed in CASES.items() if listed.family == "harmless"}

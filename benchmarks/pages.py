@@ -28,19 +28,37 @@ class Criterion(NamedTuple):
     value: float | None
     limit: float
     note: str = ""
+    at_least: bool = False  # a limit from below
 
     @property
     def holds(self) -> bool | None:
-        return None if self.value is None else bool(self.value <= self.limit)
+        if self.value is None:
+            return None
+        return bool(self.value >= self.limit) if self.at_least else bool(self.value <= self.limit)
+
+    @property
+    def bound(self) -> str:
+        """The limit as it stands in a table."""
+        return f"{'≥' if self.at_least else '≤'} {count(self.limit)}"
 
     def row(self) -> tuple[str, ...]:
-        return self.label, f"≤ {self.limit:g}", text(self.value), text(self.holds), self.note
+        return self.label, self.bound, text(self.value), text(self.holds), self.note
+
+    def line(self) -> str:
+        return f"{self.label}: {text(self.value)} ({self.bound}) {text(self.holds)}"
 
 
 def criteria_grid(criteria: Sequence[Criterion], note: str = "") -> Grid:
     judged = [each.holds for each in criteria if each.holds is not None]
     title = f"Criteria: {sum(judged)} of {len(judged)} hold"
     return Grid(title, ("", "criterion", "measured", "holds?", ""), [each.row() for each in criteria], note)
+
+
+def count(value: float | None) -> str:
+    """A number of evaluations or of draws, or a limit: whole ones in full."""
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:g}"
 
 
 def text(value: Any, digits: int = 3) -> str:

@@ -296,7 +296,7 @@ TELLING = (  # a case of each kind of density
 def test_exact_draws_are_those_of_the_density(name):
     case = honesty_targets.CASES[name].make()
     z = case.draw(np.random.default_rng(1), 20_000)
-    log_p = np.asarray(jax.jit(jax.vmap(honesty._arrays(case.density)))(jnp.asarray(z))) - case.log_z
+    log_p = np.asarray(jax.jit(jax.vmap(honesty.as_arrays(case.density)))(jnp.asarray(z))) - case.log_z
     assert np.all(np.isfinite(log_p))
     # E_p[φ / p] = 1 for a density φ inside of p: wrong draws, or a wrong constant, give another number.
     centre, own = z[np.argmax(log_p)], z

@@ -16,10 +16,12 @@ import time
 import types
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from problems import run_command, run_commands
 
+import bures
 from bures.report import write_report
 from bures.reproduce import EXPERIMENTS, find_folder, load_experiment, load_protocol, read_experiment, run_experiment
 from experiments import protocol
@@ -98,6 +100,45 @@ def test_low_rank_projection_is_orthogonal_and_that_of_the_family():
     rest = S - project(S)
     np.testing.assert_allclose(rest @ V, 0, atol=1e-12)
     np.testing.assert_allclose(np.diagonal(rest), 0, atol=1e-12)
+
+
+@pytest.mark.parametrize("objective", [bures.ELBO(), bures.IWELBO(K=4), bures.VRIWAE(K=4, alpha=0.5)])
+def test_gradients_of_mixtures_are_the_librarys(objective):
+    """The same draws: written out draw by draw, and as the family projects them."""
+    mixtures = load_experiment("mixtures", FOLDER)
+    target = bures.models.banana()
+    q = mixtures.start(target, 3, seed=1)
+    q = bures.GaussianMixture(np.log([0.2, 0.5, 0.3]), q.means, q.chols)
+    estimator = bures.Stein(M=60)
+    noise = estimator.noise(jax.random.key(0), q, objective.K)
+    estimate = q.project(estimator.field(noise, q, target, objective))
+    ours = mixtures.Mixture.of(q)
+    at = mixtures.evaluate(ours, target, q.push(noise).reshape(-1, 2))
+    terms = jax.tree.map(lambda x: np.mean(x, axis=0), mixtures.gradient(ours, at, objective))
+    np.testing.assert_allclose(terms.a, np.einsum("cji,cj->ci", q.chols, estimate.a), rtol=1e-8)
+    whitened = np.einsum("cji,cjk,ckl->cil", q.chols, estimate.S.slopes, q.chols)
+    np.testing.assert_allclose(terms.S, whitened, rtol=1e-7, atol=1e-10)
+    np.testing.assert_allclose(terms.A, estimate.mean_A, rtol=1e-8)
+
+
+def test_the_baseline_of_the_weights_changes_noise_and_not_the_mean():
+    mixtures = load_experiment("mixtures", FOLDER)
+    target, objective = bures.models.eggbox(), bures.IWELBO(K=5)
+    q = mixtures.Mixture.of(mixtures.start(target, 2, seed=0))
+    z, c = q.sample(jax.random.key(0), 200_000)
+    at = mixtures.evaluate(q, target, z)
+    terms = mixtures.gradient(q, at, objective)
+    shares = np.exp(q.log_weights)
+    lowered, plain = (np.asarray(each - (each @ shares)[:, None]) for each in (terms.weights, terms.plain))
+    error = np.std(plain - lowered, axis=0) / np.sqrt(len(z))
+    assert np.all(np.abs(np.mean(plain - lowered, axis=0)) < 4 * error)
+    assert np.all(np.std(lowered, axis=0) < np.std(plain, axis=0))
+    # K times the mean of the field is the gradient of the bound, by the plain reparameterised gradient too.
+    a = objective.K * np.exp(q.log_weights)[:, None, None] * np.mean(terms.a, axis=0)[:, None]
+    plain = np.asarray(mixtures.euclidean(q, at, c, objective))
+    whitened = np.einsum("cji,mcj->mci", q.chols, plain)
+    error = np.std(whitened, axis=0) / np.sqrt(len(whitened))
+    assert np.all(np.abs(np.mean(whitened, axis=0) - a[:, 0]) < 5 * error)
 
 
 # ---- What is kept ---------------------------------------------------------------------------------------------------

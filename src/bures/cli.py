@@ -275,7 +275,8 @@ def bench(
         typer.Argument(
             help="posteriordb: real posteriors with reference draws. speed: what the default fit promises. cold: the "
             "first answer in a fresh process. honesty: what the verdict says, against exact draws. families: mean "
-            "field, low rank and full rank on real models of 65 to 3,075 dimensions."
+            "field, low rank and full rank on real models of 65 to 3,075 dimensions. ladder: mixtures, centring and "
+            "`bures.sample` where one Gaussian is not enough."
         ),
     ],
     path: Annotated[
@@ -289,12 +290,12 @@ def bench(
         list[str] | None, typer.Option(help="A posterior, model or section; may be repeated. [default: all]")
     ] = None,
     method: Annotated[
-        list[str] | None, typer.Option(help="posteriordb, families: a method; may be repeated. [default: all]")
+        list[str] | None, typer.Option(help="posteriordb, families, ladder: a method; may be repeated. [default: all]")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="families: minutes, fewer models, seeds and steps.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="families, ladder: minutes, fewer seeds and draws.")] = False,
     sampling: Annotated[
         Path | None,
-        typer.Option(help="families: the folder of pines.csv. [default: BURES_SAMPLING in the environment]"),
+        typer.Option(help="families, ladder: the folder of pines.csv and other data. [default: BURES_SAMPLING]"),
     ] = None,
     old: Annotated[
         str | None, typer.Option(help="families: a commit, or a checkout, to compare the full Gaussian's steps with.")

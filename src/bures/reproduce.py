@@ -22,7 +22,7 @@ from bures.check import check_positive_integer
 from bures.plot import _styled
 from bures.storage import write_atomically
 
-EXPERIMENTS = ("eggbox", "snr", "convergence", "census", "census-full", "banana", "factorial", "families")
+EXPERIMENTS = ("eggbox", "snr", "convergence", "census", "census-full", "banana", "factorial", "families", "mixtures")
 BENCHMARKS = ("posteriordb", "speed", "cold", "honesty", "families", "ladder", "scale", "models")
 MODES = ("full", "quick")
 MARKS = {True: "✓", False: "✗", None: "–"}
