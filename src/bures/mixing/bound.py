@@ -2,9 +2,9 @@
 
 With the weight w = p / (Z q) of a draw and K − 1 others at their mean, the bound of a tuple is log(1 + (w − 1) / K),
 and the draw's own normalised weight is g = w / (K − 1 + w): the limit of infinitely many blockings of the same draws.
-Its coefficients are A = g², its first variation along q is log(1 + (w − 1) / K) − g, both times K. Less than zero by about
-χ² / (2 K) where q is near p, it is kept here as its `deficit`, 2 K times as much: about the χ² that importance weights
-lose, 1 / nESS − 1, but bounded where single draws weigh much.
+Its coefficients are A = g², its first variation along q is log(1 + (w − 1) / K) − g, both times K. The bound is below
+zero by about χ² / (2 K) where q is near p; it is kept here as its `deficit`, 2 K times as much: about the χ² that
+importance weights lose, 1 / nESS − 1, but bounded where single draws weigh much.
 """
 
 import numpy as np

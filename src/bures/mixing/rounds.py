@@ -23,8 +23,8 @@ _MOST_COMPONENTS = 25
 _ENOUGH = 0.015  # deficit of fresh draws at which there is nothing left to gain: an nESS of 98.5%
 _JUDGED = 2500  # latest fresh draws by which that is seen
 _CHECKED, _CONFIRMED = 3000, 0.9  # fresh draws that must confirm so much of the nESS that the pool promises
-_PATIENCE, _PATIENT_SHARE = 1500, 0.2  # draws without a new component after which none is expected, and of all draws
-_LEAST_EVALUATIONS, _EVALUATIONS_PER_DIMENSION, _MOST_EVALUATIONS = 20_000, 4_000, 60_000
+_PATIENCE, _PATIENT_SHARE = 3000, 0.4  # draws without a new component after which none is expected, and of all draws
+_LEAST_EVALUATIONS, _EVALUATIONS_PER_DIMENSION, _MOST_EVALUATIONS = 20_000, 5_000, 60_000
 _LEAST_TAIL = 0.03
 _TAIL_SIZE = 3 * bound.K  # of the tuples by which tails are chosen: larger ones see more of the tails
 
