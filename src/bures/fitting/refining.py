@@ -9,8 +9,9 @@ from bures.diagnostics.weighted import log_evidence
 from bures.engine import Evaluator, evaluator_of
 from bures.family import Gaussian, GaussianMixture, Mixture
 from bures.family.approximation import in_double
+from bures.fitting.defaults import FULL_RANK_DIM
 from bures.fitting.driver import fit_from
-from bures.fitting.mixture import check_mixture_dim, mixture_of_modes, run_rounds
+from bures.fitting.mixture import mixture_of_modes, run_rounds
 from bures.fitting.result import Fit, Record, Refinement
 from bures.learned_centring import learn_centring
 from bures.mixing.rounds import evaluations_for
@@ -39,7 +40,8 @@ def next_rung(fit: Fit) -> str | None:
     """Centring if the target has sites and is as the model has it; then a mixture; then none."""
     if fit.target.sites:  # a target in learned coordinates has none
         return "centring"
-    return None if isinstance(fit.approximation, GaussianMixture) else "mixture"
+    beyond = isinstance(fit.approximation, GaussianMixture) or fit.target.dim > FULL_RANK_DIM
+    return None if beyond else "mixture"
 
 
 def _centre(fit: Fit, key: Key[Array, ""], progress: bool | None, watch: Watch) -> tuple[Fit, str]:
@@ -54,7 +56,6 @@ def _centre(fit: Fit, key: Key[Array, ""], progress: bool | None, watch: Watch) 
 
 def _mix(fit: Fit, key: Key[Array, ""], progress: bool | None, watch: Watch) -> Fit:
     """A mixture that begins with the approximation, and with the modes that it misses."""
-    check_mixture_dim(fit.target)
     evaluator = watch(evaluator_of(fit.target, True, fit.approximation.mean.dtype))
     record = Record(start_evaluations=fit.num_log_density_evaluations, modes=fit.modes, scale=fit.record.scale)
     evaluations = evaluations_for(fit.target.dim)

@@ -292,7 +292,14 @@ class Fit(eqx.Module):
         figures = f"nESS {100 * found.ness:.1f}%"
         judged = f"{figures}." if found.trustworthy else f"But k̂ = {found.khat:.2f}, {figures}."
         refined = f"\n{self.record.refinement}" if self.record.refinement else ""
-        return f"{text}{refined}\n{judged} {found.message}"
+        return f"{text}{refined}\n{judged} {found.message}{self._next()}"
+
+    def _next(self) -> str:
+        """What to do with a fit that cannot be trusted, where there is a next rung."""
+        from bures.fitting.refining import next_rung
+
+        rung = None if self.diagnostics.trustworthy else next_rung(self)
+        return "" if rung is None else f" Next: fit.refine(key), by {rung}."
 
 
 def _place(names: tuple[str, ...], name: str) -> int:
