@@ -35,8 +35,8 @@ from bures.target import Target
 from bures.threads import one_blas_thread
 from bures.warp import Warp
 
-_ALONE, _MOST_ALONE = 4, 16  # steps of q before a first guess: at least, and while it is still far away
-_STARTS = 2  # that are tried
+_ALONE, _MOST_ALONE = 4, 10  # steps of q before a first guess: at least, and while they are still long
+_STARTS, _FAR = 2, 1000.0  # that are tried, and nats from the optimum after these steps that make one a bad start
 _FACTOR_STEPS, _WARP_STEPS = 9, 8  # of q and of the factors, of q and of the warp
 _FULL = 4  # of these before the steps of the numbers grow shorter, to average noise away
 _LONGEST = 0.25  # step of a degree of centring, of a skewness and of a tail
@@ -145,7 +145,12 @@ class _Run:
 
     def on(self, target: Target) -> "_Run":
         """The same run on another target."""
-        return _Run(self.key, self.model, target, self.number, self.evaluations)
+        run = _Run(self.key, self.model, target, self.number, self.evaluations)
+        import os
+        if os.environ.get("IW"):
+            o = IWELBO(10)
+            run.method = Method(o, Stein(M=run.method.cost().log_densities // 10), Whitened())
+        return run
 
     def rng(self) -> np.random.Generator:
         """A generator for each call."""
@@ -217,16 +222,17 @@ def _search(run: _Run, attempt: int) -> AbstractApproximation:
 
 
 def _settle(run: _Run, q: Gaussian) -> tuple[Gaussian, bool]:
-    """Steps of q alone, and whether they have become short."""
-    state = run.start(q)
+    """Steps of q alone, and whether they have come near the target."""
+    state, gap = run.start(q), np.inf
     for number in range(_MOST_ALONE):
         moved = run.step(state)
         if moved is None:
             return state.approximation, False
         state, _, report = moved
+        gap = float(report.gap)
         if number + 1 >= _ALONE and not bool(report.clipped):
-            return state.approximation, True
-    return state.approximation, False
+            break
+    return state.approximation, gap < _FAR
 
 
 def _carry_start(run: _Run, start: Gaussian) -> Gaussian:
