@@ -277,7 +277,7 @@ def test_learning_follows_the_key_and_compiles_nothing_anew():
 
 
 def test_other_degrees_share_one_program():
-    target, z = schools(3.0), np.zeros((4, 10))
+    target, z = schools(3.0), np.full((4, 10), 0.5)
     Evaluator(recentre(target, 0.5)).value(z)
     programs = engine._evaluate._cache_size()
     values = [Evaluator(recentre(target, degrees)).value(z) for degrees in (0.2, 0.9, {"theta": np.linspace(0, 1, 8)})]
