@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from bures.centring import Warp
 
 from bures import Target, engine, fit
 from bures.centring import Conditioned, Recentred, change_coordinates, changes_of, recentre
@@ -11,7 +12,6 @@ from bures.engine import Evaluator
 from bures.learned_centring import learn_centring
 from bures.support import Positive
 from bures.target import LocationScale
-from bures.warp import Warp
 
 
 def normal(x, mean, scale):
