@@ -4,10 +4,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from bures.centring import Warp
 
 from bures import Target, engine, fit
-from bures.centring import Conditioned, Recentred, change_coordinates, changes_of, recentre
+from bures.centring import (
+    Conditioned,
+    Recentred,
+    Warp,
+    change_by_numbers,
+    change_coordinates,
+    changes_of,
+    numbers_of,
+    recentre,
+)
 from bures.engine import Evaluator
 from bures.learned_centring import learn_centring
 from bures.support import Positive
@@ -304,6 +312,18 @@ def test_a_start_is_carried_over():
     carried = learn_centring(jax.random.key(0), target, start)
     assert carried.evaluations < searched.evaluations
     assert np.allclose(carried.degrees["theta"], searched.degrees["theta"], atol=0.1)
+
+
+def test_coordinates_can_be_kept_and_restored():
+    target = schools(np.linspace(1, 20, 8))
+    learned = learn_centring(jax.random.key(0), target)
+    again = change_by_numbers(target, numbers_of(learned.target))
+    z = jax.random.normal(jax.random.key(1), (target.dim,))
+    assert again.log_density(z) == learned.target.log_density(z)
+    assert all(jnp.array_equal(v, learned.target.constrain(z)[k]) for k, v in again.constrain(z).items())
+    assert numbers_of(target) == {}
+    with pytest.raises(ValueError, match="numbers must be those of"):
+        change_by_numbers(target, {"0.Other.x": np.zeros(3)})
 
 
 # ---- Bad input ------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from bures.centring.change import (
     change_coordinates as change_coordinates,
     changes_of as changes_of,
 )
+from bures.centring.numbers import change_by_numbers as change_by_numbers, numbers_of as numbers_of
 from bures.centring.sites import (
     Conditioned as Conditioned,
     Parameters as Parameters,
