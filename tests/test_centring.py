@@ -1,5 +1,7 @@
 """Degrees of centring: the change of variables, the sites that front-ends find, and what is learned."""
 
+from typing import Any, cast
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -58,6 +60,11 @@ def two_levels():
 @pytest.fixture(params=["schools", "two_levels"])
 def target(request):
     return schools(1.0) if request.param == "schools" else two_levels()
+
+
+def compiled() -> int:
+    """Programs of targets that there are."""
+    return cast(Any, engine._evaluate)._cache_size()
 
 
 def some_degrees(target):
@@ -174,10 +181,10 @@ def numpyro_model():
         tau = numpyro.sample("tau", dist.HalfNormal(1))
         scale = numpyro.sample("scale", dist.HalfNormal(1))
         with numpyro.plate("groups", 5):
-            a = numpyro.sample("a", dist.Normal(mu, tau))
+            a: Any = numpyro.sample("a", dist.Normal(mu, tau))
         mean = numpyro.deterministic("mean", 1 + jnp.repeat(a, 2))
-        b = numpyro.sample("b", dist.Normal(mean, scale).to_event(1))
-        e = numpyro.sample("e", dist.StudentT(4, 0.0, tau).expand([2, 3]).to_event(2))
+        b: Any = numpyro.sample("b", dist.Normal(mean, scale).to_event(1))
+        e: Any = numpyro.sample("e", dist.StudentT(4, 0.0, tau).expand([2, 3]).to_event(2))
         numpyro.sample("k", dist.Normal(0, 1).expand([3]).to_event(1))
         numpyro.sample("y", dist.Normal(a[group] + b[group] + e.sum(), 1), obs=y)
 
@@ -274,11 +281,11 @@ def test_learned_degrees_follow_the_data():
 def test_learning_follows_the_key_and_compiles_nothing_anew():
     target = schools(np.linspace(1, 20, 8))
     first = learn_centring(jax.random.key(0), target)
-    programs = engine._evaluate._cache_size()
+    programs = compiled()
     again = learn_centring(jax.random.key(0), target)
     other = learn_centring(jax.random.key(1), target)
     result = fit(other.target, key=jax.random.key(2), init=other.approximation)
-    assert engine._evaluate._cache_size() == programs
+    assert compiled() == programs
     assert result.diagnostics.ness > 0.3
     assert np.array_equal(first.degrees["theta"], again.degrees["theta"])
     assert not np.array_equal(first.degrees["theta"], other.degrees["theta"])
@@ -287,9 +294,9 @@ def test_learning_follows_the_key_and_compiles_nothing_anew():
 def test_other_degrees_share_one_program():
     target, z = schools(3.0), np.full((4, 10), 0.5)
     Evaluator(recentre(target, 0.5)).value(z)
-    programs = engine._evaluate._cache_size()
+    programs = compiled()
     values = [Evaluator(recentre(target, degrees)).value(z) for degrees in (0.2, 0.9, {"theta": np.linspace(0, 1, 8)})]
-    assert engine._evaluate._cache_size() == programs
+    assert compiled() == programs
     assert not np.allclose(values[0], values[1])
 
 
