@@ -21,7 +21,7 @@ from bures.arrays import to_device, to_host
 from bures.centring import Conditioned, Parameters, change_coordinates, changes_of, check_has_sites
 from bures.check import check_key, default_dtype, fail
 from bures.draws import host_generator
-from bures.engine import MANY, default_draws, evaluator_of
+from bures.engine import MANY, Watch, default_draws, evaluator_of
 from bures.estimator import Stein
 from bures.family import AbstractApproximation, FullRank, Gaussian
 from bures.field import Estimate
@@ -76,7 +76,9 @@ def _range(degrees: np.ndarray) -> str:
     return f"{low:.2f}" if high - low < 0.005 else f"{low:.2f} to {high:.2f}"
 
 
-def learn_centring(key: Key[Array, ""], target: Target, start: Gaussian | None = None) -> Centring:
+def learn_centring(
+    key: Key[Array, ""], target: Target, start: Gaussian | None = None, *, watch: Watch = lambda each: each
+) -> Centring:
     """Coordinates in which a Gaussian fits a target better, as far as some thousand evaluations can tell.
 
     **Arguments:**
@@ -84,6 +86,7 @@ def learn_centring(key: Key[Array, ""], target: Target, start: Gaussian | None =
     - `key`: a typed key; the result is a function of it.
     - `target`: one with location–scale `sites`.
     - `start`: a Gaussian near the target as it is, in the place of a search for one.
+    - `watch`: may note what evaluators are asked for, and end it.
 
     Beyond 400 dimensions, where a full covariance is too dear, a first guess is all.
     """
@@ -92,12 +95,12 @@ def learn_centring(key: Key[Array, ""], target: Target, start: Gaussian | None =
     if start is not None and (not isinstance(start, Gaussian) or start.dim != target.dim):
         raise fail("start", f"a bures.Gaussian on R^{target.dim}", start, "Leave it out, and one is searched for.")
     with np.errstate(all="ignore"), one_blas_thread(target.dim):
-        return _learn(key, target, start)
+        return _learn(key, target, start, watch)
 
 
-def _learn(key: Key[Array, ""], target: Target, start: Gaussian | None) -> Centring:
+def _learn(key: Key[Array, ""], target: Target, start: Gaussian | None, watch: Watch) -> Centring:
     factors = _Factors.none(target)
-    run = _Run(key, target, change_coordinates(target, factors.change(target)))
+    run = _Run(key, target, change_coordinates(target, factors.change(target)), watch)
     q = _begin(run, start)
     if isinstance(q, Gaussian):
         factors, q, draws = _learn_factors(run, factors, q)
@@ -131,10 +134,13 @@ class _Draws(NamedTuple):
 class _Run:
     """A target whose coordinates are being learned, and the evaluations that has cost."""
 
-    def __init__(self, key: Key[Array, ""], model: Target, target: Target, number: int = 0, spent: int = 0):
+    def __init__(
+        self, key: Key[Array, ""], model: Target, target: Target, watch: Watch, number: int = 0, spent: int = 0
+    ):
         self.key, self.model, self.target, self.number, self._spent = key, model, target, number, spent
+        self.watch = watch
         self.elements = np.concatenate([np.arange(site.start, site.start + site.size) for site in model.sites])
-        self.evaluator = evaluator_of(target, True)
+        self.evaluator = watch(evaluator_of(target, True))
         draws = int(np.clip(_DRAWS_PER_DIMENSION * target.dim, _DRAWS, _MOST_DRAWS))
         objective = default_objective(target, FullRank())
         self.method = Method(objective, Stein(M=draws // objective.K), Whitened())
@@ -145,7 +151,7 @@ class _Run:
 
     def on(self, target: Target) -> "_Run":
         """The same run on another target."""
-        return _Run(self.key, self.model, target, self.number, self.evaluations)
+        return _Run(self.key, self.model, target, self.watch, self.number, self.evaluations)
 
     def rng(self) -> np.random.Generator:
         """A generator for each call."""
@@ -156,7 +162,7 @@ class _Run:
         """Go on with other numbers: the same program with other arrays."""
         self._spent = self.evaluations
         self.target = eqx.tree_at(lambda target: target.log_density.change, self.target, change)
-        self.evaluator = evaluator_of(self.target, True)
+        self.evaluator = self.watch(evaluator_of(self.target, True))
 
     def start(self, q: Gaussian) -> State:
         return State(q, self.method.geometry.init(q))

@@ -11,10 +11,8 @@ from scipy.stats import norm
 from bures.diagnostics.diagnostics import Verdict
 from bures.diagnostics.weighted import WeightedDraws, draw_points, relative_weights
 from bures.draws import host_generator
-from bures.engine import Evaluator
 from bures.export import weight_statistics
 from bures.fitting import Fit
-from bures.fitting.judgement import judge
 from bures.ladder.base import Base
 from bures.ladder.modes import Searched
 from bures.ladder.nuts import CHAINS, NutsRun
@@ -40,15 +38,6 @@ def wanted_draws(dim: int, num_draws: int) -> float:
 
 
 # ---- Fits -----------------------------------------------------------------------------------------------------------
-
-
-def judge_with(fit: Fit, evaluator: Evaluator) -> None:
-    """The judgement of a fit, through an evaluator that may end it."""
-    record = fit.record
-    if record.judgement is None:
-        record.judgement = judge(
-            fit.key, fit.approximation, fit.target, evaluator, record.modes, record.scale, **fit.run_facts()
-        )
 
 
 def rung_of_fit(name: str, fit: Fit, key: Key[Array, ""], num_draws: int) -> Rung:
