@@ -26,6 +26,7 @@ from bures.ladder.result import Rung
 from bures.ladder.rungs import (
     base_of,
     key_of,
+    pool_of,
     rung_of_fit,
     rung_of_nuts,
     rung_of_smc,
@@ -47,7 +48,7 @@ _START_AND_JUDGEMENT = 8_000  # evaluations that are kept from a small budget fo
 _MOST_REFINED = 4  # rungs between the Gaussian and SMC
 _CENTRED_STEPS = 20  # of the fit in learned coordinates
 _MIXED_DIM = 30  # beyond which components gain little for what they cost
-_SMC_LIMIT = 150_000  # evaluations of tempered SMC: NUTS takes over where they do not do
+_SMC_LIMIT = 60_000  # evaluations of tempered SMC: NUTS takes over where they do not do
 _NUTS_LIMIT = 1_000_000
 _FIT, _REFINE, _SMC, _NUTS, _SEARCH, _CHOICE = range(6)  # with the key, for the parts of a climb
 
@@ -164,7 +165,7 @@ class _Climb:
             if fit.outcome is Outcome.INTERRUPTED:
                 raise KeyboardInterrupt
             judge_with(fit, evaluator)
-        self.reach(rung_of_fit(name, fit, self.part(_CHOICE), self.num_draws))
+        self.reach_fit(name, fit)
         return fit
 
     def refine(self, fit: Fit) -> Fit:
@@ -175,7 +176,7 @@ class _Climb:
             with _Spending(self, name):
                 key, steps = key_of(self.part(_REFINE), number), _CENTRED_STEPS
                 fit = refine(fit, key, progress=False, watch=self.budget.watch, num_steps=steps)
-            self.reach(rung_of_fit(name, fit, self.part(_CHOICE), self.num_draws))
+            self.reach_fit(name, fit)
             if self.passed():
                 return fit
         return fit
@@ -256,6 +257,14 @@ class _Climb:
     def search(self, evaluator: Evaluator, z: np.ndarray, evidence: float | None, fit: Fit) -> Searched:
         rng = host_generator(self.part(_SEARCH))
         return search_around(rng, evaluator, z, evidence, fit.modes, fit.record.scale)
+
+    def reach_fit(self, name: str, fit: Fit) -> None:
+        """The draws of a fit that has been judged, and more of them where they are few."""
+        key = self.part(_CHOICE)
+        self.best = rung_of_fit(name, fit, fit.draws(), key, self.num_draws)
+        with _Spending(self, name):
+            pool = pool_of(fit, key, self.evaluator(fit.target), self.num_draws)
+        self.reach(rung_of_fit(name, fit, pool, key, self.num_draws))
 
     def reach(self, rung: Rung) -> None:
         self.best = rung
