@@ -35,7 +35,7 @@ from bures.start import Start, find_start
 from bures.start_in_factors import find_start_in_factors
 from bures.target import Target, as_target
 
-_MAX_STEPS = 10_000  # when the number of steps is left to the stopping rule
+MAX_STEPS = 10_000  # when the number of steps is left to the stopping rule
 _CAPACITY = 100  # steps in one call, at the most
 _RESPONSE = 0.2  # seconds one call should take: how long Ctrl-C and the progress bar may wait
 _SEARCHED_DIM = 50  # up to which a search for modes alone finds the start
@@ -108,7 +108,7 @@ def fit(
     if is_traced(key, target, init, method):
         return _fit_traced(key, target, method, family.standard(target.dim) if init is None else init, num_steps)
     begun, evaluator = _begin(key, target, method, family, init, estimator is None, num_steps is None)
-    result = _run(begun, evaluator, num_steps or _MAX_STEPS, tolerance, progress, callback)
+    result = _run(begun, evaluator, num_steps or MAX_STEPS, tolerance, progress, callback)
     if num_steps is None:
         with contextlib.suppress(KeyboardInterrupt):  # the fit is not lost: it is judged when it is first asked for
             result.judgement  # noqa: B018 - made now, while the target is at hand
@@ -156,16 +156,19 @@ def fit_briefly(
     objective = default_objective(target, family)
     method = Method(objective, default_estimator(target, objective, family=family), Whitened())
     begun, _ = _begin(key, target, method, family, None, True, True, evaluator)
+    begun.record.grows = False  # short steps: they are few, and far from the end
     return _run(begun, evaluator, num_steps, default_tolerance(target), progress, None)
 
 
-def fit_from(learned: Any, *, key: Key[Array, ""], evaluator: Evaluator, progress: bool | None) -> Fit:
+def fit_from(
+    learned: Any, *, key: Key[Array, ""], evaluator: Evaluator, progress: bool | None, num_steps: int = MAX_STEPS
+) -> Fit:
     """The fit of a target in learned coordinates, from what learning them has left."""
     target, family = learned.target, default_family(learned.target, learned.approximation)
     objective = default_objective(target, family) if learned.objective is None else learned.objective
     method = Method(objective, default_estimator(target, objective, family=family), Whitened())
     begun, _ = _begin(key, target, method, family, learned.approximation, True, True, evaluator)
-    return _run(begun, evaluator, _MAX_STEPS, default_tolerance(target), progress, None)
+    return _run(begun, evaluator, num_steps, default_tolerance(target), progress, None)
 
 
 def _begin(

@@ -106,6 +106,15 @@ def _judge(
     return Judgement(found, draws.log_p, draws.log_q, modes, views, searched)
 
 
+def judge_with(fit: Any, evaluator: Evaluator) -> None:
+    """The judgement of a `Fit`, if there is none, through an evaluator that may end it."""
+    record = fit.record
+    if record.judgement is None:
+        record.judgement = judge(
+            fit.key, fit.approximation, fit.target, evaluator, record.modes, record.scale, **fit.run_facts()
+        )
+
+
 def restore(
     key: Key[Array, ""],
     q: AbstractApproximation,

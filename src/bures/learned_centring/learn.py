@@ -11,6 +11,7 @@ from jaxtyping import Array, Key
 from bures.arrays import to_device, to_host
 from bures.centring import change_coordinates, check_has_sites
 from bures.check import check_key, fail
+from bures.engine import Watch
 from bures.family import AbstractApproximation, FullRank, Gaussian
 from bures.fitting.defaults import default_objective
 from bures.learned_centring.factors import Factors, carry_start, learn_factors
@@ -50,7 +51,13 @@ def _range(degrees: np.ndarray) -> str:
     return f"{low:.2f}" if high - low < 0.005 else f"{low:.2f} to {high:.2f}"
 
 
-def learn_centring(key: Key[Array, ""], target: Target, start: AbstractApproximation | None = None) -> Centring:
+def learn_centring(
+    key: Key[Array, ""],
+    target: Target,
+    start: AbstractApproximation | None = None,
+    *,
+    watch: Watch = lambda each: each,
+) -> Centring:
     """Coordinates in which a Gaussian fits a target better, as far as some thousand evaluations can tell.
 
     **Arguments:**
@@ -58,6 +65,7 @@ def learn_centring(key: Key[Array, ""], target: Target, start: AbstractApproxima
     - `key`: a typed key; the result is a function of it.
     - `target`: one with location–scale `sites`.
     - `start`: a Gaussian near the target as it is, in the place of a search for one.
+    - `watch`: may note what evaluators are asked for, and end it.
 
     Beyond 400 dimensions, where a full covariance is too dear, a first guess of the factors is all.
 
@@ -78,12 +86,12 @@ def learn_centring(key: Key[Array, ""], target: Target, start: AbstractApproxima
     if start is not None and (not isinstance(start, Gaussian) or start.dim != target.dim):
         raise fail("start", f"a bures.Gaussian on R^{target.dim}", start, "Leave it out, and one is searched for.")
     with np.errstate(all="ignore"), one_blas_thread(target.dim):
-        return _learn(key, target, start)
+        return _learn(key, target, start, watch)
 
 
-def _learn(key: Key[Array, ""], target: Target, start: Gaussian | None) -> Centring:
+def _learn(key: Key[Array, ""], target: Target, start: Gaussian | None, watch: Watch) -> Centring:
     factors = Factors.none(target)
-    run = Run(key, change_coordinates(target, factors.change()), default_objective(target, FullRank()))
+    run = Run(key, change_coordinates(target, factors.change()), default_objective(target, FullRank()), watch)
     q = begin(run, None if start is None else carry_start(run, factors, to_host(start)))
     if not isinstance(q, Gaussian):
         draws = factors.look(q, run.noise(q.dim))

@@ -14,7 +14,7 @@ from bures import linalg
 from bures.arrays import to_host
 from bures.centring import AbstractChange
 from bures.draws import host_generator
-from bures.engine import MANY, default_draws, evaluator_of
+from bures.engine import MANY, Watch, default_draws, evaluator_of
 from bures.estimator import Stein
 from bures.family import AbstractApproximation, FullRank, Gaussian
 from bures.field import Field
@@ -60,14 +60,21 @@ class Run:
     - `key`: for all that is random.
     - `target`: in coordinates by a change, which is the last one that made it.
     - `objective`: of the steps.
+    - `watch`: may note what evaluators are asked for, and end it.
     - `number`, `spent`: random streams used, and evaluations made, before.
     """
 
     def __init__(
-        self, key: Key[Array, ""], target: Target, objective: AbstractObjective, number: int = 0, spent: int = 0
+        self,
+        key: Key[Array, ""],
+        target: Target,
+        objective: AbstractObjective,
+        watch: Watch,
+        number: int = 0,
+        spent: int = 0,
     ):
-        self.key, self.target, self.number, self._spent = key, target, number, spent
-        self.evaluator = evaluator_of(target, True)
+        self.key, self.target, self.watch, self.number, self._spent = key, target, watch, number, spent
+        self.evaluator = watch(evaluator_of(target, True))
         self.draws = int(np.clip(_DRAWS_PER_DIMENSION * target.dim, _DRAWS, _MOST_DRAWS)) // objective.K * objective.K
         self.method = Method(objective, Stein(M=self.draws // objective.K), Whitened())
 
@@ -77,7 +84,7 @@ class Run:
 
     def on(self, target: Target, objective: AbstractObjective) -> "Run":
         """The same run on another target, by another objective."""
-        return Run(self.key, target, objective, self.number, self.evaluations)
+        return Run(self.key, target, objective, self.watch, self.number, self.evaluations)
 
     def rng(self) -> np.random.Generator:
         """A generator for each call."""
@@ -92,7 +99,7 @@ class Run:
         """Go on with other numbers."""
         self._spent = self.evaluations
         self.target = eqx.tree_at(lambda target: target.log_density.change, self.target, change)
-        self.evaluator = evaluator_of(self.target, True)
+        self.evaluator = self.watch(evaluator_of(self.target, True))
 
     def start(self, q: Gaussian) -> Place:
         return Place(q, self.method.geometry.init(q))
