@@ -12,7 +12,7 @@ from problems import box, correlated_target, regression_data
 
 import bures
 from bures.fitting import default_estimator, default_objective, default_tolerance
-from bures.fitting.driver import _next_checkpoint
+from bures.fitting.milestones import next_checkpoint
 from bures.outcome import Outcome, bound_gain, has_converged, has_diverged
 
 PAPER = {"objective": bures.ELBO(), "estimator": bures.Price(M=8), "geometry": bures.BuresWasserstein(0.3)}
@@ -136,7 +136,7 @@ def test_callback_sees_every_checkpoint_and_stops_the_fit(target):
 
 
 def test_checkpoints_are_milestones_and_hundreds():
-    assert [_next_checkpoint(count) for count in (0, 1, 2, 5, 10, 99, 100, 200, 250, 1000)] == [
+    assert [next_checkpoint(count) for count in (0, 1, 2, 5, 10, 99, 100, 200, 250, 1000)] == [
         *(1, 2, 5, 10, 20, 100, 200, 300, 300, 1100)
     ]
 

@@ -19,7 +19,6 @@ from bures.check import check_floating, check_key, check_part, fail
 from bures.draws import Source, generators, host_seed
 from bures.estimator import AbstractEstimator, Cost, check_dimensions
 from bures.family.approximation import AbstractApproximation
-from bures.family.gaussian import Gaussian
 from bures.geometry import AbstractGeometry
 from bures.objective import AbstractObjective
 from bures.target import Target, as_target
@@ -58,6 +57,10 @@ class Method(Module):
 
     def cost(self) -> Cost:
         return self.estimator.cost(self.objective)
+
+    def parts(self) -> dict[str, Any]:
+        """Its parts by name, as `init` and `step` take them."""
+        return dict(objective=self.objective, estimator=self.estimator, geometry=self.geometry)
 
 
 class Methods(NamedTuple):
@@ -268,7 +271,7 @@ def _advance_once(
 
 def _watch(q: AbstractApproximation, count: Int[AnyArray, ""], last: Float[AnyArray, ""]) -> Float[AnyArray, ""]:
     """The smallest eigenvalue of the covariance, looked at rarely where that costs as much as a step."""
-    if q.dim <= _WATCHED_DIM or not isinstance(q, Gaussian):
+    if q.dim <= _WATCHED_DIM or not q.is_dense:
         return q.min_eigenvalue()
     return choose(count % 100 == 99, q.min_eigenvalue, lambda: last)
 
@@ -306,7 +309,7 @@ def advance(
 
 def _matrix_dim(q: AbstractApproximation) -> int:
     """The dimension of its square matrices; 0 if it has none."""
-    return q.dim if isinstance(q, Gaussian) else 0
+    return q.dim if q.is_dense else 0
 
 
 def advance_on_host(

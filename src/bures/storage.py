@@ -41,7 +41,9 @@ _VERSION = 4
 # Version 2 has the log density at the mean only; both 2 and 3 know full Gaussians alone.
 _READABLE = ("2", "3", "4")
 _PARTS = ("objective", "estimator", "geometry")
-_KINDS: dict[str, type[AbstractApproximation]] = {kind.family: kind for kind in (Gaussian, LowRankGaussian, GaussianMixture)}
+_KINDS: dict[str, type[AbstractApproximation]] = {
+    kind.family: kind for kind in (Gaussian, LowRankGaussian, GaussianMixture)
+}
 
 
 _NUM_PROBES = 16
@@ -71,6 +73,7 @@ def _description(fit: Fit) -> dict[str, Any]:
         "on_host": fit.loop.is_on_host,
         "start_evaluations": fit.record.start_evaluations,
         "grows": fit.record.grows,
+        "mixed": [fit.record.mixed_rounds, fit.record.mixed_evaluations],
         "search_evaluations": fit.judgement.evaluations,
         "rounding": fit.diagnostics.rounding,
         "reach": fit.diagnostics.coverage.reach,
@@ -170,7 +173,7 @@ def load(path: Any, *, target: Any, dim: int | None = None, family: AbstractFami
     description, arrays = _read(Path(path))
     if description["dim"] != target.dim:
         raise fail("target", f"the one the fit was made for, on R^{description['dim']}", target.dim, "Pass that one.")
-    if arrays["approximation.mean"].dtype == np.float64 and not jax.config.jax_enable_x64:
+    if _is_double(arrays) and not jax.config.jax_enable_x64:
         raise ValueError(
             f"{str(path)!r} holds a float64 fit, but JAX runs in float32. "
             "Call jax.config.update('jax_enable_x64', True) first."
@@ -196,11 +199,25 @@ def load(path: Any, *, target: Any, dim: int | None = None, family: AbstractFami
         key=jax.random.wrap_key_data(as_array(arrays["key"]), impl=description["key_implementation"]),
         loop=_rebuild_loop(method, approximation("state", put), approximation("best", put), arrays, put),
         outcome_code=bures.Outcome[description["outcome"]].value,
-        record=Record(start_evaluations=description.get("start_evaluations", 0), grows=description.get("grows", False)),
+        record=_rebuild_record(description),
     )
     if "log_p" in arrays:
         _restore_judgement(fit, description, arrays)
     return fit
+
+
+def _is_double(arrays: dict[str, np.ndarray]) -> bool:
+    return any(array.dtype == np.float64 for name, array in arrays.items() if name.startswith("approximation."))
+
+
+def _rebuild_record(description: dict[str, Any]) -> Record:
+    rounds, evaluations = description.get("mixed", (0, 0))
+    return Record(
+        start_evaluations=description.get("start_evaluations", 0),
+        grows=description.get("grows", False),
+        mixed_rounds=rounds,
+        mixed_evaluations=evaluations,
+    )
 
 
 def _kind(path: Any, name: str, family: Any, dim: int) -> type[AbstractApproximation]:

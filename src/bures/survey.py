@@ -121,6 +121,8 @@ def surprising_places(
 
     Something narrow among the draws bends the slopes around it long before a draw falls onto it and weighs much.
     """
+    if not len(z):
+        return np.zeros((0, q.dim)), np.zeros(0)
     u = q.whiten(np.asarray(z, np.float64))
     scouts = Scouts(u, log_p, np.asarray(scores, np.float64) @ q.chol)
     surprise = np.linalg.norm(scouts.on_weight().slopes, axis=1)

@@ -11,9 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from bures import linalg
+from bures.arrays import to_host
 from bures.diagnostics.weighted import WeightedDraws, log_evidence
 from bures.engine import Evaluator
-from bures.family import AbstractApproximation, Gaussian
+from bures.family import AbstractApproximation, Gaussian, GaussianMixture
 from bures.search import Budget, climb
 from bures.start import LATER_EVALUATIONS, Mode, View, distinct, look
 from bures.survey import surprising_places, survey, unknown_places
@@ -53,7 +54,7 @@ class Coverage(NamedTuple):
 
 def search_again(
     rng: np.random.Generator,
-    q: Gaussian,
+    approximation: AbstractApproximation,
     evaluator: Evaluator,
     modes: Sequence[Mode],
     scale: Gaussian | None,
@@ -67,25 +68,34 @@ def search_again(
     Returns all modes known, the views, and how far was searched in standard deviations of q.
     """
     modes, budget = tuple(modes), Budget(evaluator, LATER_EVALUATIONS)
+    q, parts = _gaussian_and_parts(approximation)
     widths = _WIDTHS[:1] if uneven else _WIDTHS if q.dim <= _WIDE_DIM else ()
     reach = _WIDTHS[0] if uneven else _WIDTHS[-1]
     evidence = log_evidence(draws.log_weights)[0]
     with np.errstate(all="ignore"):
         views = tuple(look(rng, budget, [(q, width, _DRAWS) for width in widths]))
         if q.dim <= _SEARCHED_DIM:
-            places = [_heaviest(draws, evidence), _uncovered_draws(q, evidence, views)]
-            n = len(scores)
-            ends, values = surprising_places(budget, q, draws.z[:n], draws.log_p[:n], scores, _FOLLOW_EVALUATIONS)
+            places = [_heaviest(draws, evidence), _uncovered_draws(approximation, evidence, views)]
+            n = len(scores) if len(parts) == 1 else 0  # slopes of a mixture's weights are not those of its Gaussian
+            ends, values = surprising_places(budget, q, draws.z[:n], draws.log_p[:n], scores[:n], _FOLLOW_EVALUATIONS)
             if not uneven and (scale is None or _is_other_scale(q, scale)):
                 nowhere = np.zeros((0, q.dim))
-                known = [q, *(mode.gaussian for mode in modes)]
+                known = [*(part for part, _ in parts), *(mode.gaussian for mode in modes)]
                 far = survey(rng, budget, q, known, count=100, reach=reach, also=nowhere)
                 ends, values = np.concatenate([ends, far[0]]), np.concatenate([values, far[1]])
-            height = evidence + float(q.log_prob_of_noise(np.zeros((1, q.dim)))[0])
-            known = [(q, height), *((mode.gaussian, mode.height) for mode in modes)]
+            tops = [(part, evidence + share + float(part.log_density(part.mean[None])[0])) for part, share in parts]
+            known = [*tops, *((mode.gaussian, mode.height) for mode in modes)]
             places.insert(0, unknown_places(budget, ends, values, known, q, _CLIMBS))
             modes += _climb_and_weigh(rng, q, budget, np.concatenate(places), modes)
     return modes, views, reach
+
+
+def _gaussian_and_parts(q: AbstractApproximation) -> tuple[Gaussian, list[tuple[Gaussian, float]]]:
+    """The Gaussian of q's moments, and the Gaussians that q is made of with the logarithms of their shares."""
+    if isinstance(q, GaussianMixture):
+        return q.as_gaussian(), list(zip(q.components, q.log_shares.tolist(), strict=True))
+    q = to_host(q.as_gaussian())
+    return q, [(q, 0.0)]
 
 
 def _climb_and_weigh(
@@ -110,11 +120,11 @@ def _heaviest(draws: WeightedDraws, log_evidence: float) -> np.ndarray:
     return np.asarray(draws.z[order[draws.log_weights[order] - log_evidence > _HEAVY]], np.float64)
 
 
-def _uncovered_draws(q: Gaussian, log_evidence: float, views: Sequence[View]) -> np.ndarray:
+def _uncovered_draws(q: AbstractApproximation, log_evidence: float, views: Sequence[View]) -> np.ndarray:
     """The draws of wide views that stand for most of the mass where q has next to none."""
     found = []
     for view in views:
-        would_weigh = view.values - q.log_prob_of_noise(q.whiten(view.z)) - log_evidence
+        would_weigh = view.values - q.log_density(view.z) - log_evidence
         mass = view.log_weights - log_evidence - math.log(view.values.size)
         found += [(mass[i], view.z[i]) for i in np.flatnonzero((would_weigh > _HEAVY) & (mass > _LEAST_MASS))]
     found.sort(key=lambda pair: -pair[0])
@@ -152,7 +162,9 @@ def find_missed(
 
 
 def _is_apart(q: AbstractApproximation, point: np.ndarray) -> bool:
-    return float(np.linalg.norm(q.whiten(point[None]))) > math.sqrt(q.dim) + 3
+    parts = q.components if isinstance(q, GaussianMixture) else [q]
+    nearest = min(float(np.linalg.norm(part.whiten(point[None]))) for part in parts)
+    return nearest > math.sqrt(q.dim) + 3
 
 
 def _unseen(q: AbstractApproximation, log_evidence: float, num_samples: int, view: View, heavy: float) -> float:

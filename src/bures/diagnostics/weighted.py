@@ -15,7 +15,6 @@ from bures.draws import host_generator
 from bures.engine import Evaluator, evaluator_of
 from bures.estimator import check_dimensions
 from bures.family.approximation import AbstractApproximation, in_double
-from bures.family.gaussian import Gaussian
 from bures.target import Target
 
 _HELD = 2**23  # elements: draws with more are not held, but made anew, a block at a time, when they are asked for
@@ -67,7 +66,7 @@ class WeightedDraws(NamedTuple):
         check_key(key)
         check_dimensions(q, target)
         check_positive_integer("num_samples", num_samples, "It is the number of fresh draws, e.g. 10_000.")
-        evaluator = evaluator_of(target, isinstance(q, Gaussian), q.mean.dtype)
+        evaluator = evaluator_of(target, q.is_dense, q.mean.dtype)
         return cls.pool(lambda: host_generator(key), q, evaluator, num_samples)[0]
 
     @classmethod

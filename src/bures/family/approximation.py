@@ -35,6 +35,7 @@ class AbstractApproximation(Module):
 
     mean: eqx.AbstractVar[Float[AnyArray, " dim"]]
     family: ClassVar[str]  # its name in messages
+    is_dense: ClassVar[bool] = False  # whether it has d × d arrays
     has_shares: ClassVar[bool] = False  # whether it has parts whose shares of the mass change, too
 
     @property

@@ -1,4 +1,4 @@
-"""The families to choose from: `FullRank`, `MeanField`, `LowRank`, `Mixture`. Each makes its members from any Gaussian."""
+"""The families to choose from: `FullRank`, `MeanField`, `LowRank`, `Mixture`. Each makes members from any Gaussian."""
 
 from typing import Any
 
@@ -11,8 +11,8 @@ from bures.check import check_positive_integer, fail, is_traced
 from bures.family.approximation import AbstractApproximation
 from bures.family.gaussian import Gaussian
 from bures.family.low_rank import LowRankGaussian
-from bures.family.mixture import GaussianMixture
 from bures.family.low_rank_moves import most_columns, worth
+from bures.family.mixture import GaussianMixture
 
 _COLUMNS = 8  # of a low-rank Gaussian to begin with, where the rank is left to it
 

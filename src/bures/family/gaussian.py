@@ -25,6 +25,7 @@ class Gaussian(AbstractApproximation):
     mean: Float[AnyArray, " dim"]
     chol: Float[AnyArray, "dim dim"]
     family: ClassVar[str] = "FullRank"
+    is_dense: ClassVar[bool] = True
 
     def __init__(self, mean: Any, chol: Any):
         mean = check_floating("mean", mean, ndim=1)

@@ -37,6 +37,7 @@ class GaussianMixture(AbstractApproximation):
     chols: Float[AnyArray, "components dim dim"]
     tail: Float[AnyArray, ""]
     family: ClassVar[str] = "Mixture"
+    is_dense: ClassVar[bool] = True
     has_shares: ClassVar[bool] = True
 
     def __init__(self, log_shares: Any, means: Any, chols: Any, tail: Any = 0.0):
@@ -159,7 +160,9 @@ class GaussianMixture(AbstractApproximation):
         xp = namespace(noise)
         chosen, place = moves.choose_components(self.shares, normal_quantiles_back(noise[:, 0], log=False))
         squares = -2 * normal_quantiles_back(noise[:, 1:_EXTRA], log=True).sum(axis=1)
-        x = xp.where((place < self.tail)[:, None], noise[:, _EXTRA:] * xp.sqrt(FREEDOM / squares)[:, None], noise[:, _EXTRA:])
+        x = xp.where(
+            (place < self.tail)[:, None], noise[:, _EXTRA:] * xp.sqrt(FREEDOM / squares)[:, None], noise[:, _EXTRA:]
+        )
         z = xp.zeros_like(x)
         for c in range(self.num_components):
             if on_host(x):
@@ -246,7 +249,10 @@ class GaussianMixture(AbstractApproximation):
 
     def gradient_norm(self, estimate):
         xp = namespace(self.means)
-        parts = [(estimate.a**2).sum(axis=1), *((S @ L) ** 2 for S, L in zip(estimate.S.slopes, self.chols, strict=True))]
+        parts = [
+            (estimate.a**2).sum(axis=1),
+            *((S @ L) ** 2 for S, L in zip(estimate.S.slopes, self.chols, strict=True)),
+        ]
         squares = parts[0] + xp.stack([part.sum() for part in parts[1:]])
         return xp.sqrt(self.shares @ (squares + (estimate.S.shares / estimate.K) ** 2))
 

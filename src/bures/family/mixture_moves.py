@@ -7,11 +7,10 @@ a component whose draws have a higher one than the others is worth a larger shar
 import math
 from typing import Any, NamedTuple
 
-import numpy as np
 from jaxtyping import Bool, Float
 
 from bures import linalg
-from bures.arrays import AnyArray, log_sum_exp, namespace, on_host
+from bures.arrays import AnyArray, log_sum_exp, namespace
 from bures.family import gaussian_moves
 from bures.family.approximation import StepReport
 from bures.field import Curvature, Estimate
@@ -79,7 +78,10 @@ def slopes(
 
 
 def _entropy_curvature(
-    q: Any, z: Float[AnyArray, "n dim"], weights: Float[AnyArray, " n"], responsibilities: Float[AnyArray, "components n"]
+    q: Any,
+    z: Float[AnyArray, "n dim"],
+    weights: Float[AnyArray, " n"],
+    responsibilities: Float[AnyArray, "components n"],
 ) -> Float[AnyArray, "dim dim"]:
     """Σ w (−∇²log q), which is Σ_k r_k (Σ_k⁻¹ − p_k p_kᵀ) + p pᵀ with p_k = Σ_k⁻¹ (z − m_k) and p = Σ_k r_k p_k."""
     total, mean = 0, 0
@@ -120,9 +122,7 @@ def change_shares(log_shares: Float[AnyArray, " components"], change: Float[AnyA
     return moved - log_sum_exp(moved, axis=0)
 
 
-def transport(
-    q: Any, estimate: Estimate, step_size: Any, clip: tuple[Any, Any]
-) -> tuple[Any, Bool[AnyArray, ""]]:
+def transport(q: Any, estimate: Estimate, step_size: Any, clip: tuple[Any, Any]) -> tuple[Any, Bool[AnyArray, ""]]:
     """Every component pushed forward by its own map, the shares by the same step size."""
     xp = namespace(q.means)
     moved = [
@@ -141,7 +141,9 @@ def free_gradient(q: Any, estimate: Estimate, frame: Any) -> tuple[AnyArray, Any
     return q.shares * estimate.S.shares, weight[:, None] * estimate.a, chols * frame[:, None, :]
 
 
-def whitened_step(q: Any, estimate: Estimate, state: MixtureState, settings: Any) -> tuple[Any, MixtureState, StepReport]:
+def whitened_step(
+    q: Any, estimate: Estimate, state: MixtureState, settings: Any
+) -> tuple[Any, MixtureState, StepReport]:
     """A whitened step of each component by its own E[A], and of the shares by the mean one."""
     xp = namespace(q.means)
     moved = [

@@ -1,9 +1,8 @@
 """`fit`: the driver of the steps, on the host or in compiled calls, with stopping and an honest outcome."""
 
 import contextlib
-import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,17 +15,20 @@ from bures.check import check_key, check_part, check_positive_integer, check_rea
 from bures.draws import host_generator
 from bures.engine import FEW_POINTS, MANY, Evaluator, default_draws, evaluator_of
 from bures.estimator import AbstractEstimator
-from bures.family import AbstractApproximation, AbstractFamily, FullRank, Gaussian
+from bures.family import AbstractApproximation, AbstractFamily, FullRank, Mixture
 from bures.fitting.defaults import (
     default_estimator,
     default_family,
     default_objective,
     default_tolerance,
 )
+from bures.fitting.milestones import is_checkpoint, is_milestone, next_checkpoint
+from bures.fitting.mixture import begin_mixture, check_mixture_dim, run_rounds
 from bures.fitting.progress import progress_bar
 from bures.fitting.result import Callback, Fit, Record
 from bures.geometry import AbstractGeometry, Whitened
 from bures.loop import LoopState, Method, Trace, advance, advance_on_host, init as init_state
+from bures.mixing.rounds import evaluations_for
 from bures.objective import AbstractObjective
 from bures.outcome import Outcome, has_converged, has_diverged
 from bures.start import Start, find_start
@@ -63,8 +65,8 @@ def fit(
     - `key`: a typed key, `jax.random.key(0)`. Step t uses `fold_in(key, t)`.
     - `objective`, `estimator`, `geometry`: any legal combination; by default those of
         `default_objective` and `default_estimator`, and `Whitened`.
-    - `family`: `FullRank()`, `MeanField()` or `LowRank(rank=None)`; by default that of `init`, or else full rank up to
-        400 dimensions and low rank beyond.
+    - `family`: `FullRank()`, `MeanField()`, `LowRank(rank=None)` or `Mixture()`; by default that of `init`, or else
+        full rank up to 400 dimensions and low rank beyond.
     - `init`: the first approximation; by default one close to a mode, or a wider one that sees more mass. Its dtype is
         the dtype of the fit. One of another family is replaced by the nearest member of `family`.
     - `num_steps`: take exactly this many steps; by default, stop when the bound has stopped improving.
@@ -86,6 +88,10 @@ def fit(
     _check_init(init)
     family = default_family(target, init) if family is None else family
     check_part("family", family, AbstractFamily, "bures.LowRank()")
+    if isinstance(family, Mixture):
+        check_mixture_dim(target)
+        if init is None and num_steps is None and objective is None and estimator is None and geometry is None:
+            return _fit_mixture(key, target, family, progress, callback)
     init = None if init is None else family.of(init)
     objective = default_objective(target, family) if objective is None else objective
     geometry = Whitened() if geometry is None else geometry
@@ -109,6 +115,35 @@ def fit(
     return result
 
 
+def _fit_mixture(
+    key: Key[Array, ""], target: Target, family: Mixture, progress: bool | None, callback: Callback | None
+) -> Fit:
+    """A mixture from nothing: a search for modes, a few steps of a Gaussian, and rounds that add components."""
+    if callback is not None:
+        raise fail(
+            "callback", "left out where a mixture finds its components", callback, "Pass num_steps, or leave it."
+        )
+    if is_traced(key, target):
+        raise fail("num_steps", "given under jit or vmap", None, "Pass num_steps=1000, say, and init=.")
+    evaluator = evaluator_of(target, True)
+    began, evaluations = time.perf_counter(), evaluations_for(target.dim)
+    start = _find_start(key, target, evaluator, FullRank())
+    q, modes = begin_mixture(key, target, evaluator, start, evaluations)
+    record = Record(start_evaluations=evaluator.count, modes=modes, scale=start.scale)
+    record.seconds["start"] = time.perf_counter() - began - evaluator.compile_seconds
+    record.seconds["compile"] = evaluator.compile_seconds
+    return run_rounds(
+        key,
+        target,
+        evaluator,
+        q,
+        record,
+        evaluations=evaluations,
+        max_components=family.max_components,
+        progress=progress,
+    )
+
+
 def fit_briefly(
     target: Target, *, key: Key[Array, ""], num_steps: int, evaluator: Evaluator, progress: bool | None
 ) -> Fit:
@@ -124,6 +159,15 @@ def fit_briefly(
     return _run(begun, evaluator, num_steps, default_tolerance(target), progress, None)
 
 
+def fit_from(learned: Any, *, key: Key[Array, ""], evaluator: Evaluator, progress: bool | None) -> Fit:
+    """The fit of a target in learned coordinates, from what learning them has left."""
+    target, family = learned.target, default_family(learned.target, learned.approximation)
+    objective = default_objective(target, family) if learned.objective is None else learned.objective
+    method = Method(objective, default_estimator(target, objective, family=family), Whitened())
+    begun, _ = _begin(key, target, method, family, learned.approximation, True, True, evaluator)
+    return _run(begun, evaluator, _MAX_STEPS, default_tolerance(target), progress, None)
+
+
 def _begin(
     key: Key[Array, ""],
     target: Target,
@@ -135,8 +179,9 @@ def _begin(
     evaluator: Evaluator | None = None,
 ) -> tuple[Fit, Evaluator]:
     """The fit before its first step, and its evaluator; `chooses` the estimator anew by what the start has seen."""
-    dtype = None if init is None else init_state(target, init=init, **_parts(method)).approximation.mean.dtype
-    evaluator = evaluator_of(target, isinstance(family, FullRank), dtype) if evaluator is None else evaluator
+    dtype = None if init is None else init_state(target, init=init, **method.parts()).approximation.mean.dtype
+    dense = isinstance(family, FullRank | Mixture)
+    evaluator = evaluator_of(target, dense, dtype) if evaluator is None else evaluator
     began = time.perf_counter()
     start = Start(init) if init is not None else _find_start(key, target, evaluator, family)
     if chooses:
@@ -147,7 +192,7 @@ def _begin(
     record = Record(start_evaluations=evaluator.count, grows=on_host and chooses, modes=start.modes, scale=start.scale)
     record.seconds["start"] = time.perf_counter() - began - evaluator.compile_seconds
     q = to_host(start.approximation) if on_host else to_device(start.approximation)
-    loop = LoopState.start(init_state(target, init=q, **_parts(method)))
+    loop = LoopState.start(init_state(target, init=q, **method.parts()))
     empty = Trace.empty(0, loop.best_bound.dtype)
     q = to_device(q)
     return Fit(q, empty, ((0, q),), target, method, key, loop, Outcome.MAX_STEPS.value, record), evaluator
@@ -165,6 +210,9 @@ def resume(fit: Fit, num_steps: int, *, progress: bool | None, callback: Callbac
         modes=old.modes,
         scale=old.scale,
         seconds=old.seconds,
+        mixed_rounds=old.mixed_rounds,
+        mixed_evaluations=old.mixed_evaluations,
+        refinement=old.refinement,
     )
     unsettled = Fit(
         fit.approximation,
@@ -178,17 +226,13 @@ def resume(fit: Fit, num_steps: int, *, progress: bool | None, callback: Callbac
         record,
     )
     q = fit.approximation
-    evaluator = evaluator_of(fit.target, isinstance(q, Gaussian), q.mean.dtype)
+    evaluator = evaluator_of(fit.target, q.is_dense, q.mean.dtype)
     return _run(unsettled, evaluator, fit.num_steps + num_steps, None, progress, callback)
 
 
 def _check_callback(callback: Callback | None) -> None:
     if callback is not None and not callable(callback):
         raise fail("callback", "a function (step, approximation, info)", callback, "Leave it out if not needed.")
-
-
-def _parts(method: Method) -> dict[str, Any]:
-    return dict(objective=method.objective, estimator=method.estimator, geometry=method.geometry)
 
 
 def _check_init(init: Any) -> None:
@@ -215,7 +259,7 @@ def _fit_traced(
     """All steps in one compiled loop, under JAX transformations: one cannot look at values, so N(0, I) is the start."""
     if num_steps is None:
         raise fail("num_steps", "given under jit or vmap", num_steps, "Pass num_steps=1000, say.")
-    loop = LoopState.start(init_state(target, init=q, **_parts(method)))
+    loop = LoopState.start(init_state(target, init=q, **method.parts()))
     dtype = q.mean.dtype
     steps, tolerance = jnp.array(num_steps), jnp.array(0.0, dtype)
     loop, trace = advance(key, loop, target, method.traced(dtype), steps, tolerance, num_steps)
@@ -252,7 +296,7 @@ def _run(
             length = 1
             while outcome is None:
                 count = int(loop.count)
-                length = min(length, _next_checkpoint(count) - count, total - count)
+                length = min(length, next_checkpoint(count) - count, total - count)
                 began = time.perf_counter()
                 loop, piece = _advance(begun, evaluator, loop, length, tolerance or 0.0)
                 traces.append(piece)
@@ -264,7 +308,7 @@ def _run(
                     outcome = Outcome.NON_FINITE
                 elif bool(loop.settled):
                     outcome = Outcome.CONVERGED
-                elif count in _checkpoints(count):
+                elif is_checkpoint(count):
                     traces = [_join(traces)]
                     outcome = _at_checkpoint(traces[0], path, loop, count, tolerance, callback)
                 if outcome is None and count >= total:
@@ -295,7 +339,7 @@ def _at_checkpoint(
     callback: Callback | None,
 ) -> Outcome | None:
     """Note the Gaussian, ask the callback, and see whether it is time to stop."""
-    if _is_milestone(count):
+    if is_milestone(count):
         path.append((count, loop.state.approximation))
     if callback is not None:
         info = {name: trace[name][-1].item() for name in trace.names}
@@ -306,28 +350,6 @@ def _at_checkpoint(
     if tolerance is not None and has_converged(trace.bound, tolerance):
         return Outcome.CONVERGED
     return None
-
-
-def _milestones() -> Iterator[int]:
-    """1, 2, 5, 10, 20, 50, ..."""
-    return (digit * 10**power for power in itertools.count() for digit in (1, 2, 5))
-
-
-def _is_milestone(count: int) -> bool:
-    return count == next(m for m in _milestones() if m >= count)
-
-
-def _next_checkpoint(count: int) -> int:
-    """The next milestone, or multiple of a hundred (of a thousand from 10,000 on, and so forth), after `count`.
-
-    Ever further apart, because a checkpoint looks at the whole trace.
-    """
-    spacing = 10 ** max(2, len(str(count)) - 2)
-    return min(next(m for m in _milestones() if m > count), (count // spacing + 1) * spacing)
-
-
-def _checkpoints(count: int) -> tuple[int, ...]:
-    return (_next_checkpoint(count - 1),) if count > 0 else ()
 
 
 def _join(traces: list[Trace]) -> Trace:

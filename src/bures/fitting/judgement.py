@@ -12,7 +12,7 @@ from bures.diagnostics.diagnostics import Diagnostics, Verdict, summarise
 from bures.diagnostics.weighted import WeightedDraws, log_evidence, points_of
 from bures.draws import host_generator
 from bures.engine import Evaluator
-from bures.family import AbstractApproximation, Gaussian, LowRankGaussian
+from bures.family import AbstractApproximation, Gaussian
 from bures.family.approximation import in_double
 from bures.start import SLOW, Mode, View
 from bures.target import Target
@@ -24,10 +24,6 @@ _HOPELESS = 0.01  # share of effective draws below which more of them do not hel
 _JUDGED, _SEARCHED = 2**32 - 2, 2**32 - 3  # with the key, for the draws and the search: no step has these numbers
 _SEARCHED_DIM = 250  # dimensions up to which other modes are searched for where q has no d × d factor
 _NO_TRUST = (Verdict.UNTRUSTED, Verdict.DEGENERATE, Verdict.ROUNDED)  # none that a search could shake
-
-
-def _dense(q: Any) -> Gaussian:
-    return to_host(q.as_gaussian()) if isinstance(q, LowRankGaussian) else q
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -63,7 +59,7 @@ def judge(
     **run: Any,
 ) -> Judgement:
     """Draws until their verdict is decided, and a look at what they cannot see."""
-    with one_blas_thread(target.dim if isinstance(q, Gaussian) else 0):
+    with one_blas_thread(target.dim if q.is_dense else 0):
         return _judge(key, q, target, evaluator, modes, scale, run)
 
 
@@ -98,12 +94,12 @@ def _judge(
             break
         draws, _ = WeightedDraws.pool(generator, q, evaluator, size, draws)
         found = diagnosed(draws)
-    searchable = isinstance(exact, Gaussian) or exact.dim <= _SEARCHED_DIM
+    searchable = exact.is_dense or exact.dim <= _SEARCHED_DIM
     if searchable and scores is not None and found.verdict not in _NO_TRUST:
         before = evaluator.count
         rng = host_generator(key, _SEARCHED)
         modes, views, reach = search_again(
-            rng, _dense(exact), evaluator, modes, scale, draws=draws, scores=scores, uneven=target.uneven
+            rng, exact, evaluator, modes, scale, draws=draws, scores=scores, uneven=target.uneven
         )
         searched = evaluator.count - before
         found = covered(found)

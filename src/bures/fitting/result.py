@@ -38,6 +38,21 @@ class Evaluations(NamedTuple):
     judgement: int
 
 
+class Refinement(NamedTuple):
+    """What a rung gained, and what it cost."""
+
+    rung: str
+    before: float  # nESS
+    after: float
+    evaluations: int
+    note: str = ""
+
+    def __str__(self) -> str:
+        change = f"nESS {100 * self.before:.1f}% → {100 * self.after:.1f}%"
+        text = f"Refined by {self.rung}: {change}, for {self.evaluations:,} evaluations."
+        return f"{text} {self.note}" if self.note else text
+
+
 class Record:
     """What a fit knows besides its arrays: what its start saw and cost, and its judgement, made at first use.
 
@@ -54,11 +69,16 @@ class Record:
         scale: Gaussian | None = None,
         seconds: dict[str, float] | None = None,
         judgement: Judgement | None = None,
+        mixed_rounds: int = 0,
+        mixed_evaluations: int = 0,
+        refinement: Refinement | None = None,
     ):
         self.start_evaluations, self.modes, self.scale = start_evaluations, modes, scale
         self.grows = grows  # whether late steps take more draws, as those of the default method on the host do
         self.seconds = dict(seconds or {})
         self.judgement = judgement
+        self.mixed_rounds, self.mixed_evaluations = mixed_rounds, mixed_evaluations  # of a mixture, before other steps
+        self.refinement = refinement
 
 
 class Fit(eqx.Module):
@@ -96,7 +116,9 @@ class Fit(eqx.Module):
 
     @property
     def _cost(self) -> Cost:
-        return self.methods.cost(self.num_steps + int(self.loop.failed))
+        steps = self.methods.cost(self.num_steps + int(self.loop.failed) - self.record.mixed_rounds)
+        mixed = self.record.mixed_evaluations
+        return Cost(steps.log_densities + mixed, steps.gradients + mixed, steps.hessians)
 
     @property
     def evaluations(self) -> Evaluations:
@@ -138,7 +160,7 @@ class Fit(eqx.Module):
                 raise ValueError("A fit cannot be judged under jit or vmap. Return it first, then ask for diagnostics.")
             began = time.perf_counter()
             q = self.approximation
-            evaluator = evaluator_of(self.target, isinstance(q, Gaussian), q.mean.dtype)
+            evaluator = evaluator_of(self.target, q.is_dense, q.mean.dtype)
             found = judge(
                 self.key,
                 self.approximation,
@@ -246,6 +268,20 @@ class Fit(eqx.Module):
 
         return resume(self, num_steps, progress=progress, callback=callback)
 
+    def refine(self, key: Key[Array, ""], *, progress: bool | None = None) -> "Fit":
+        """The next rung: learned centring where the model has sites for it, then a mixture of Gaussians.
+
+        What it gained and what it cost is printed with the result. `bures.sample` climbs until draws can be trusted.
+
+        >>> from bures import fit, models
+        >>> better = fit(models.eggbox(), key=jax.random.key(0)).refine(jax.random.key(1))
+        >>> better.approximation.label, better.diagnostics.ness > 0.97
+        ('mixture of 4 Gaussians', True)
+        """
+        from bures.fitting.refining import refine
+
+        return refine(self, key, progress=progress)
+
     def __str__(self) -> str:
         """The outcome, and what the judgement says."""
         method = self.method
@@ -255,7 +291,8 @@ class Fit(eqx.Module):
         found = self.diagnostics
         figures = f"nESS {100 * found.ness:.1f}%"
         judged = f"{figures}." if found.trustworthy else f"But k̂ = {found.khat:.2f}, {figures}."
-        return f"{text}\n{judged} {found.message}"
+        refined = f"\n{self.record.refinement}" if self.record.refinement else ""
+        return f"{text}{refined}\n{judged} {found.message}"
 
 
 def _place(names: tuple[str, ...], name: str) -> int:

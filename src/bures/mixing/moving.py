@@ -86,7 +86,9 @@ class Moved:
             np.concatenate([q.chols, one.chols]),
             q.tail,
         )
-        return Moved(grown, self.pool, np.concatenate([self.log_components, one.log_components(self.pool.z)])).reweighed()
+        return Moved(
+            grown, self.pool, np.concatenate([self.log_components, one.log_components(self.pool.z)])
+        ).reweighed()
 
 
 def _entropy_scores(q: GaussianMixture, z: np.ndarray, responsibilities: np.ndarray) -> np.ndarray:

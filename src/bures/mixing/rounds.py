@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bures.arrays import log_sum_exp
 from bures.family.gaussian import Gaussian
 from bures.family.mixture import GaussianMixture
 from bures.mixing import bound
@@ -61,7 +60,7 @@ def fit_mixture(
     *,
     evaluations: int,
     max_components: int | None,
-    report: Callable[[int, Round], Any] = lambda *_: None,
+    report: Callable[[int, Round, GaussianMixture], Any] = lambda *_: None,
 ) -> Mixing:
     """Rounds from a start; `places` are Gaussians of modes that may be worth a component."""
     run = _Run(rng, evaluator, start, places, evaluations, max_components or _MOST_COMPONENTS)
@@ -69,7 +68,8 @@ def fit_mixture(
     try:
         with np.errstate(all="ignore"):
             while not run.ended:
-                report(len(run.rounds), run.round())
+                seen = run.round()
+                report(len(run.rounds), seen, run.q)
     except KeyboardInterrupt:
         if run.now is None:
             raise

@@ -1,0 +1,145 @@
+"""Fits of mixtures whose number of components is not given: a start from the modes, then rounds on a pool."""
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array, Key
+
+from bures.arrays import to_device, to_host
+from bures.check import fail
+from bures.draws import host_generator
+from bures.engine import Evaluator
+from bures.family import Gaussian, GaussianMixture, Mixture
+from bures.family.approximation import in_double
+from bures.fitting.defaults import FULL_RANK_DIM, default_estimator, default_objective
+from bures.fitting.milestones import is_milestone
+from bures.fitting.progress import progress_bar
+from bures.fitting.result import Fit, Record
+from bures.geometry import Whitened
+from bures.loop import LoopState, Method, Methods, Trace, advance_on_host, init as init_state
+from bures.mixing import Round, fit_mixture
+from bures.mixing.rounds import evaluations_for
+from bures.modes import find_modes
+from bures.objective import IWELBO
+from bures.outcome import Outcome
+from bures.search import Budget
+from bures.start import Mode, Start
+from bures.target import Target
+from bures.threads import one_blas_thread
+
+_ROUNDS, _SEARCHED = 2**35, 2**35 + 1  # with the key, for the rounds and the search: no step has these numbers
+_GAUSSIAN_STEPS, _GAUSSIAN_GAP = 12, 0.5  # before the first round, and nats from its optimum that are near enough
+_LEAST_SHARE = 1e-4  # of a mode that is worth a component to begin with
+_SEARCHED_SHARE = 0.4  # of the evaluations, for further modes where there are several
+
+
+def check_mixture_dim(target: Target) -> None:
+    """Components are full Gaussians."""
+    if target.dim > FULL_RANK_DIM:
+        remedy = "Use family=LowRank()."
+        raise fail("family", f"LowRank() or MeanField() beyond {FULL_RANK_DIM} dimensions", Mixture(), remedy)
+
+
+def begin_mixture(
+    key: Key[Array, ""], target: Target, evaluator: Evaluator, start: Start, evaluations: int
+) -> tuple[GaussianMixture, tuple[Mode, ...]]:
+    """The mixture of all modes where there are several, else a Gaussian that has taken a few steps."""
+    if len(_heavy(start.modes)) > 1:
+        return mixture_of_modes(key, evaluator, start.modes, start.scale, evaluations)
+    objective = default_objective(target)
+    method = Method(objective, default_estimator(target, objective, start.variance), Whitened())
+    loop = LoopState.start(init_state(target, init=to_host(start.approximation), **method.parts()))
+    loop, _ = advance_on_host(key, loop, evaluator, Methods(method, method), _GAUSSIAN_STEPS, _GAUSSIAN_GAP)
+    return Mixture().of(in_double(loop.best if loop.failed else loop.state.approximation)), start.modes
+
+
+def mixture_of_modes(
+    key: Key[Array, ""], evaluator: Evaluator, modes: Sequence[Mode], scale: Gaussian | None, evaluations: int
+) -> tuple[GaussianMixture, tuple[Mode, ...]]:
+    """The mixture of the Gaussians of all modes that can be found, by their masses."""
+    budget = Budget(evaluator, int(_SEARCHED_SHARE * evaluations))
+    found = find_modes(host_generator(key, _SEARCHED), budget, modes, scale=scale)
+    heavy = _heavy(found)
+    masses = np.array([mode.log_mass for mode in heavy])
+    gaussians = [in_double(mode.gaussian) for mode in heavy]
+    return GaussianMixture.of_gaussians([(q.mean, q.chol) for q in gaussians], _shares(masses)), found
+
+
+def _shares(log_masses: np.ndarray) -> np.ndarray:
+    masses = np.exp(log_masses - np.max(log_masses))
+    return masses / np.sum(masses)
+
+
+def _heavy(modes: Sequence[Mode]) -> list[Mode]:
+    """Those that are worth a component."""
+    most = max((mode.log_mass for mode in modes), default=0.0)
+    return [mode for mode in modes if mode.log_mass > most + math.log(_LEAST_SHARE)]
+
+
+def run_rounds(
+    key: Key[Array, ""],
+    target: Target,
+    evaluator: Evaluator,
+    q: GaussianMixture,
+    record: Record,
+    *,
+    evaluations: int,
+    max_components: int | None,
+    progress: bool | None,
+) -> Fit:
+    """The fit after as many rounds as help."""
+    began, before = time.perf_counter(), evaluator.count
+    dtype = evaluator.dtype
+    path: list[tuple[int, Any]] = [(0, _cast(q, dtype))]
+    most = evaluations // max(1, evaluations_for(1) // 100)
+    with progress_bar(progress, most, 0) as report, one_blas_thread(target.dim):
+
+        def note(count: int, round: Round, now: GaussianMixture) -> None:
+            report(count, _trace([round], dtype))
+            if is_milestone(count):
+                path.append((count, _cast(now, dtype)))
+
+        found = fit_mixture(
+            host_generator(key, _ROUNDS),
+            evaluator,
+            in_double(q),
+            [in_double(mode.gaussian) for mode in record.modes],
+            evaluations=evaluations,
+            max_components=max_components,
+            report=note,
+        )
+    record.mixed_rounds, record.mixed_evaluations = len(found.rounds), evaluator.count - before
+    record.seconds["steps"] = time.perf_counter() - began
+    approximation = _cast(found.approximation, dtype)
+    method = Method(IWELBO(K=10), default_estimator(target, IWELBO(K=10)), Whitened())
+    loop = LoopState.start(init_state(target, init=approximation, **method.parts()))
+    trace = _trace(found.rounds, dtype)
+    best = np.asarray(trace.bound[-1] if trace.bound.size else -np.inf, dtype)
+    loop = loop._replace(count=np.asarray(len(found.rounds), np.int32), best_bound=best)
+    code = Outcome.INTERRUPTED if found.interrupted else Outcome.CONVERGED if found.settled else Outcome.MAX_STEPS
+    passed = tuple((count, to_device(each)) for count, each in path)
+    return Fit(to_device(approximation), trace, passed, target, method, key, loop, code.value, record)
+
+
+def _cast(q: GaussianMixture, dtype: Any) -> GaussianMixture:
+    return jax.tree.map(lambda part: np.asarray(part, dtype), q)
+
+
+def _trace(rounds: Sequence[Round], dtype: Any) -> Trace:
+    """Rounds as steps of a trace."""
+    numbers = {name: np.array([getattr(each, name) for each in rounds], dtype) for name in Round._fields}
+    yes, none = np.ones(len(rounds), bool), np.zeros(len(rounds), dtype)
+    return Trace(
+        bound=numbers["bound"],
+        ness=numbers["ness"],
+        grad_norm=np.sqrt(np.maximum(numbers["deficit"], 0)),
+        clipped=~yes,
+        step_size=none + 0.5,
+        gap=numbers["deficit"] / 2,
+        finite=yes,
+        min_eigenvalue=numbers["smallest"],
+    )
