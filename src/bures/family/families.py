@@ -152,8 +152,8 @@ class Mixture(AbstractFamily):
             return q
         q = q.as_gaussian()
         xp = namespace(q.mean)
-        zero = xp.zeros((), q.mean.dtype)
-        return GaussianMixture.unchecked(zero[None], q.mean[None], q.chol[None], zero)
+        zero = xp.zeros((1,), q.mean.dtype)
+        return GaussianMixture.unchecked(zero, q.mean[None], q.chol[None], zero)
 
     def standard(self, dim, dtype=None):
         return self.of(Gaussian.standard(dim, dtype))

@@ -1,8 +1,8 @@
 """Mixtures of Gaussians, kept as the logarithms of their shares, means and Cholesky factors.
 
 A component may have a tail: a small share of a Student-t of the same place and shape, which bounds the weights of draws
-far out. Moving component c by a field v_c is the field r_c v_c on q, where r_c = π_c q_c / q is the part of q at a point
-that is the component's; so everything a component needs is an average over its own draws, E_{q_c} f = E_q[(r_c/π_c) f],
+far out. Moving component c by a field v_c is the field r_c v_c on q, where r_c = π_c q_c / q is the part of q at a
+point that is the component's; so what a component needs is an average over its own draws, E_{q_c} f = E_q[(r_c/π_c) f],
 to which every draw of q contributes.
 """
 
@@ -24,8 +24,18 @@ FREEDOM = 4  # degrees of freedom of a tail: its radius is then a closed form of
 _EXTRA = 3  # numbers of noise besides those of a Gaussian: which component, and the radius in a tail
 
 
+def _check_tail(tail: Any, count: int, dtype: Any) -> np.ndarray:
+    """One share for each component, or one for all."""
+    given = np.asarray(tail)
+    if given.shape not in ((), (count,)) or not np.issubdtype(given.dtype, np.number):
+        raise fail("tail", f"a share, or one for each of {count} components", tail, "For example 0.05.")
+    for share in given.ravel():
+        check_real("tail", float(share), 0, 1, "It is a share, e.g. 0.05.")
+    return np.broadcast_to(given, (count,)).astype(dtype)
+
+
 class GaussianMixture(AbstractApproximation):
-    """The mixture Σ_c π_c ((1 − tail) N(m_c, Σ_c) + tail t₄(m_c, Σ_c)).
+    """The mixture Σ_c π_c ((1 − τ_c) N(m_c, Σ_c) + τ_c t₄(m_c, Σ_c)), τ the `tail`.
 
     >>> q = GaussianMixture(np.log([0.5, 0.5]), np.array([[-2.0], [2.0]]), np.ones((2, 1, 1)))
     >>> q.mean.tolist(), q.covariance.tolist()
@@ -35,7 +45,7 @@ class GaussianMixture(AbstractApproximation):
     log_shares: Float[AnyArray, " components"]
     means: Float[AnyArray, "components dim"]
     chols: Float[AnyArray, "components dim dim"]
-    tail: Float[AnyArray, ""]
+    tail: Float[AnyArray, " components"]  # the share of each component that is in its tail
     family: ClassVar[str] = "Mixture"
     is_dense: ClassVar[bool] = True
     has_shares: ClassVar[bool] = True
@@ -54,7 +64,7 @@ class GaussianMixture(AbstractApproximation):
             if np.any(np.triu(np.asarray(chols), 1) != 0) or np.any(diagonals <= 0):
                 raise fail("chols", "lower triangular with positive diagonals", chols, "Use numpy.linalg.cholesky.")
         if not is_traced(tail):
-            tail = as_array(np.asarray(check_real("tail", tail, 0, 1, "It is a share, e.g. 0.05."), means.dtype))
+            tail = as_array(_check_tail(tail, count, means.dtype))
         self.log_shares = log_shares - log_sum_exp(log_shares, axis=0)
         self.means, self.chols, self.tail = means, chols, tail
 
@@ -70,7 +80,7 @@ class GaussianMixture(AbstractApproximation):
     def of_gaussians(cls, gaussians: Any, shares: Any) -> "GaussianMixture":
         """The mixture of some Gaussians, by their shares."""
         means, chols = (np.stack([np.asarray(part) for part in parts]) for parts in zip(*gaussians, strict=True))
-        return cls.unchecked(np.log(np.asarray(shares, means.dtype)), means, chols, np.zeros((), means.dtype))
+        return cls.unchecked(np.log(np.asarray(shares, means.dtype)), means, chols, np.zeros(len(means), means.dtype))
 
     @property
     def dim(self) -> int:
@@ -96,7 +106,8 @@ class GaussianMixture(AbstractApproximation):
     @property
     def label(self) -> str:
         count = self.num_components
-        tail = "" if is_traced(self.tail) or not float(self.tail) else f" with {100 * float(self.tail):.0f}% in tails"
+        share = 0.0 if is_traced(self.tail) else float(self.shares @ self.tail)
+        tail = f" with {100 * share:.0f}% in tails" if share > 0.005 else ""
         return f"mixture of {count} Gaussian{'s' if count > 1 else ''}{tail}"
 
     # ---- Moments
@@ -117,9 +128,9 @@ class GaussianMixture(AbstractApproximation):
     def _root(self) -> Float[AnyArray, "dim n"]:
         """A matrix whose product with its transpose is the covariance."""
         xp, roots = namespace(self.means), self.shares**0.5
-        widening = (1 + self.tail * (FREEDOM / (FREEDOM - 2) - 1)) ** 0.5
         spread = ((self.means - self.mean) * roots[:, None]).T
-        return xp.concatenate([*(widening * roots[c] * self.chols[c] for c in range(len(roots))), spread], axis=1)
+        roots = roots * (1 + self.tail * (FREEDOM / (FREEDOM - 2) - 1)) ** 0.5
+        return xp.concatenate([*(roots[c] * self.chols[c] for c in range(len(roots))), spread], axis=1)
 
     def as_gaussian(self) -> Gaussian:
         """The Gaussian of the same mean and covariance."""
@@ -147,7 +158,7 @@ class GaussianMixture(AbstractApproximation):
 
     def is_valid(self) -> Bool[AnyArray, ""]:
         xp = namespace(self.chols)
-        finite = xp.isfinite(self.tail)
+        finite = xp.all(xp.isfinite(self.tail))
         for part in (self.log_shares, self.means, self.chols):
             finite = finite & xp.all(xp.isfinite(part))
         return finite & xp.all(xp.diagonal(self.chols, axis1=1, axis2=2) > 0)
@@ -160,9 +171,8 @@ class GaussianMixture(AbstractApproximation):
         xp = namespace(noise)
         chosen, place = moves.choose_components(self.shares, normal_quantiles_back(noise[:, 0], log=False))
         squares = -2 * normal_quantiles_back(noise[:, 1:_EXTRA], log=True).sum(axis=1)
-        x = xp.where(
-            (place < self.tail)[:, None], noise[:, _EXTRA:] * xp.sqrt(FREEDOM / squares)[:, None], noise[:, _EXTRA:]
-        )
+        radius = xp.where(place < self.tail[chosen], xp.sqrt(FREEDOM / squares), 1)
+        x = noise[:, _EXTRA:] * radius[:, None]
         z = xp.zeros_like(x)
         for c in range(self.num_components):
             if on_host(x):
@@ -175,19 +185,24 @@ class GaussianMixture(AbstractApproximation):
     def log_components(self, z: Float[AnyArray, "n dim"]) -> Float[AnyArray, "components n"]:
         """The log density of each component, without its share."""
         xp = namespace(z, self.means)
-        return xp.stack([self._log_component(q, self._squares(q, z)) for q in self.components])
+        return xp.stack([self._log_component(c, self._squares(c, z)) for c in range(self.num_components)])
 
-    def _squares(self, q: Gaussian, z: Float[AnyArray, "n dim"]) -> Float[AnyArray, " n"]:
-        noise = (z - q.mean) @ linalg.inverse_lower(q.chol).T
+    def _squares(self, c: int, z: Float[AnyArray, "n dim"]) -> Float[AnyArray, " n"]:
+        noise = (z - self.means[c]) @ linalg.inverse_lower(self.chols[c]).T
         return (noise**2).sum(axis=-1)
 
-    def _log_component(self, q: Gaussian, squares: Float[AnyArray, " n"]) -> Float[AnyArray, " n"]:
-        gaussian = -squares / 2 - q.log_det_root() - self.dim * LOG_2PI / 2
-        if on_host(self.tail) and self.tail == 0:
+    def _log_component(self, c: int, squares: Float[AnyArray, " n"]) -> Float[AnyArray, " n"]:
+        gaussian, student = self.log_parts(c, squares)
+        if on_host(self.tail) and self.tail[c] == 0:
             return gaussian
         xp = namespace(squares)
-        student = moves.log_student(squares, self.dim, FREEDOM) - q.log_det_root()
-        return xp.logaddexp(xp.log1p(-self.tail) + gaussian, xp.log(self.tail) + student)
+        return xp.logaddexp(xp.log1p(-self.tail[c]) + gaussian, xp.log(self.tail[c]) + student)
+
+    def log_parts(self, c: int, squares: Float[AnyArray, " n"]) -> tuple[Float[AnyArray, " n"], Float[AnyArray, " n"]]:
+        """The log densities of a component's Gaussian and of its tail, by the squared whitened distance."""
+        log_det = self.components[c].log_det_root()
+        gaussian = -squares / 2 - self.dim * LOG_2PI / 2
+        return gaussian - log_det, moves.log_student(squares, self.dim, FREEDOM) - log_det
 
     def log_density(self, z: Float[AnyArray, "*n dim"]) -> Float[AnyArray, "*n"]:
         flat = z.reshape(-1, self.dim)
@@ -217,16 +232,12 @@ class GaussianMixture(AbstractApproximation):
         inverse = linalg.inverse_lower(self.chols[c])
         noise = (z - self.means[c]) @ inverse.T
         scores = noise @ inverse
-        if on_host(self.tail) and self.tail == 0:
+        if on_host(self.tail) and self.tail[c] == 0:
             return scores
-        xp, q = namespace(z), self.components[c]
+        xp = namespace(z)
         squares = (noise**2).sum(axis=-1)
-        in_tail = xp.exp(
-            xp.log(self.tail)
-            + moves.log_student(squares, self.dim, FREEDOM)
-            - q.log_det_root()
-            - self._log_component(q, squares)
-        )
+        student = self.log_parts(c, squares)[1]
+        in_tail = xp.exp(xp.log(self.tail[c]) + student - self._log_component(c, squares))
         flatter = (FREEDOM + self.dim) / (FREEDOM + squares)
         return scores * (1 - in_tail + in_tail * flatter)[:, None]
 

@@ -1,10 +1,10 @@
 """The bound on the pool: the IW-ELBO of tuples of K draws whose other draws are all of q.
 
-With the weight w = p / (Z q) of a draw and K − 1 others at their mean, the bound of a tuple is log(1 + (w − 1) / K), and
-the draw's own normalised weight is g = w / (K − 1 + w): the limit of infinitely many blockings of the same draws. Its
-coefficients are A = g², its first variation along q is log(1 + (w − 1) / K) − g, both times K. Less than zero by about
-χ² / (2 K) where q is near p, it is kept here as its `deficit`, 2 K times as much: about the χ² that importance weights
-lose, 1 / nESS − 1, but bounded where single draws weigh much.
+With the weight w = p / (Z q) of a draw and K − 1 others at their mean, the bound of a tuple is log(1 + (w − 1) / K),
+and the draw's own normalised weight is g = w / (K − 1 + w): the limit of infinitely many blockings of the same draws.
+Its coefficients are A = g², its first variation along q is log(1 + (w − 1) / K) − g, both times K. The bound is below
+zero by about χ² / (2 K) where q is near p; it is kept here as its `deficit`, 2 K times as much: about the χ² that
+importance weights lose, 1 / nESS − 1, but bounded where single draws weigh much.
 """
 
 import numpy as np
@@ -27,9 +27,9 @@ def deficits(w: np.ndarray, drawn: np.ndarray, size: float = K) -> np.ndarray:
     return 2 * size * drawn * ((w - 1) - size * np.log1p((w - 1) / size))
 
 
-def variation(w: np.ndarray) -> np.ndarray:
-    """The first variation of the bound along q, times K."""
-    return K * np.log1p((w - 1) / K) - K * w / (K - 1 + w)
+def variation(w: np.ndarray, size: float = K) -> np.ndarray:
+    """The first variation of the bound of tuples of a size along q, times the size."""
+    return size * np.log1p((w - 1) / size) - size * w / (size - 1 + w)
 
 
 def coefficients(w: np.ndarray, drawn: np.ndarray, least_share: float) -> np.ndarray:

@@ -18,6 +18,7 @@ _MOST_WIDER = 0.5  # of a variance, in a step
 _LEAST_DRAWS = 10  # effective, and 1.5 for each dimension: with fewer a component stays where it is
 _LEAST_SHARE = 0.05  # of the draws that have a weight
 _NEGLIGIBLE = 1e-3  # times the mean weight: draws that need not be looked at
+_FIRST_TAIL, _TAIL_STEPS = 0.05, 100
 _MIRROR_STEPS, _LARGEST_CHANGE, _SMALLEST = 5, 1.0, -9.0  # of log shares
 
 
@@ -40,18 +41,7 @@ class Moved:
 
     def reweighed(self, steps: int = _MIRROR_STEPS) -> "Moved":
         """The same components with better shares: the bound is concave in them."""
-        own = self.own()
-        averages = own / np.maximum(own.sum(axis=1, keepdims=True), 1e-300)
-        density = np.exp(self.pool.log_p - self.pool.log_evidence - self.pool.log_proposal)
-        averages = averages * self.pool.trust
-        log_shares = self.q.log_shares
-        for _ in range(steps):
-            w = density / np.maximum(np.exp(log_shares) @ own, 1e-300)
-            gradient = averages @ bound.variation(w)
-            gradient = 2 * (gradient - np.exp(log_shares) @ gradient)
-            log_shares = log_shares + np.clip(gradient, -_LARGEST_CHANGE, _LARGEST_CHANGE)
-            log_shares = np.maximum(log_shares - log_sum_exp(log_shares, axis=0), _SMALLEST)
-            log_shares = log_shares - log_sum_exp(log_shares, axis=0)
+        log_shares = mirror_steps(self.own(), self.q.log_shares, self.pool, steps)
         q = GaussianMixture.unchecked(log_shares, self.q.means, self.q.chols, self.q.tail)
         return Moved(q, self.pool, self.log_components)
 
@@ -72,23 +62,51 @@ class Moved:
         """Only some of the components."""
         log_shares = self.q.log_shares[kept]
         q = GaussianMixture.unchecked(
-            log_shares - log_sum_exp(log_shares, axis=0), self.q.means[kept], self.q.chols[kept], self.q.tail
+            log_shares - log_sum_exp(log_shares, axis=0), self.q.means[kept], self.q.chols[kept], self.q.tail[kept]
         )
         return Moved(q, self.pool, self.log_components[kept])
 
     def with_component(self, mean: np.ndarray, chol: np.ndarray, share: float = 0.1) -> "Moved":
         """One component more, with shares to match."""
         q = self.q
-        one = GaussianMixture.unchecked(np.zeros(1), mean[None], chol[None], q.tail)
+        one = GaussianMixture.unchecked(np.zeros(1), mean[None], chol[None], np.zeros(1))
         grown = GaussianMixture.unchecked(
             np.append(q.log_shares + np.log1p(-share), np.log(share)),
             np.concatenate([q.means, one.means]),
             np.concatenate([q.chols, one.chols]),
-            q.tail,
+            np.append(q.tail, 0.0),
         )
         return Moved(
             grown, self.pool, np.concatenate([self.log_components, one.log_components(self.pool.z)])
         ).reweighed()
+
+
+def mirror_steps(own: np.ndarray, log_shares: np.ndarray, pool: Pool, steps: int, size: float = bound.K) -> np.ndarray:
+    """Better shares for parts whose densities over that of the pool are `own`, (parts, n)."""
+    averages = pool.trust * own / np.maximum(own.sum(axis=1, keepdims=True), 1e-300)
+    density = np.exp(pool.log_p - pool.log_evidence - pool.log_proposal)
+    for _ in range(steps):
+        w = density / np.maximum(np.exp(log_shares) @ own, 1e-300)
+        gradient = averages @ bound.variation(w, size)
+        gradient = 2 * (gradient - np.exp(log_shares) @ gradient)
+        log_shares = log_shares + np.clip(gradient, -_LARGEST_CHANGE, _LARGEST_CHANGE)
+        log_shares = np.maximum(log_shares - log_sum_exp(log_shares, axis=0), _SMALLEST)
+        log_shares = log_shares - log_sum_exp(log_shares, axis=0)
+    return log_shares
+
+
+def with_tails(q: GaussianMixture, pool: Pool, least: float, size: float) -> GaussianMixture:
+    """The mixture with as much tail at each component as the pool asks for, and at least so much of it.
+
+    A component's tail is a part of its own in the bound, which is concave in the shares of all parts.
+    """
+    squares = [np.sum(part.whiten(pool.z) ** 2, axis=1) for part in q.components]
+    logs = np.array([q.log_parts(c, each) for c, each in enumerate(squares)])  # (components, 2, n)
+    own = np.exp(np.minimum(logs - pool.log_proposal, 50.0)).reshape(2 * len(squares), -1)
+    begun = q.log_shares[:, None] + np.log([1 - _FIRST_TAIL, _FIRST_TAIL])
+    shares = np.exp(mirror_steps(own, begun.ravel(), pool, _TAIL_STEPS, size)).reshape(-1, 2)
+    total = shares.sum(axis=1)
+    return GaussianMixture.unchecked(np.log(total), q.means, q.chols, np.maximum(shares[:, 1] / total, least))
 
 
 def _entropy_scores(q: GaussianMixture, z: np.ndarray, responsibilities: np.ndarray) -> np.ndarray:

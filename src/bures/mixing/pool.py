@@ -13,7 +13,7 @@ import numpy as np
 from bures.arrays import log_sum_exp
 from bures.family.mixture import GaussianMixture
 
-_TAIL = 0.1  # share of the draws that come from tails: what lies just beyond a component must be seen
+_TAIL = 0.2  # share of the draws that come from tails: what lies just beyond a component must be seen
 
 
 def proposal_of(q: GaussianMixture) -> GaussianMixture:

@@ -10,21 +10,22 @@ from bures.family.gaussian import Gaussian
 from bures.family.mixture import GaussianMixture
 from bures.mixing import bound
 from bures.mixing.growing import grown
-from bures.mixing.moving import Moved
+from bures.mixing.moving import Moved, with_tails
 from bures.mixing.pool import Pool, draw_batch
 
 _DRAWS, _DRAWS_PER_DIMENSION, _DRAWN_SHARE = 300, 10, 0.1  # of a round: at the least, and of those in the pool
 _POOL = 10_000  # draws that are kept
 _STEPS = 3  # on the pool, in a round
-_LEAST_GAIN = 0.01  # of the deficit: a component that adds less to nESS is not worth its cost
+# Of the deficit, and as a share of it: a component that adds less to nESS is not worth its cost.
+_LEAST_GAIN, _LARGEST_LEAST_GAIN, _GAIN_SHARE = 0.002, 0.01, 0.1
 _SMALLEST_SHARE = 2e-3
 _MOST_COMPONENTS = 25
 _ENOUGH = 0.015  # deficit of fresh draws at which there is nothing left to gain: an nESS of 98.5%
 _JUDGED = 2500  # latest fresh draws by which that is seen
 _CHECKED, _CONFIRMED = 3000, 0.9  # fresh draws that must confirm so much of the nESS that the pool promises
-_PATIENCE, _PATIENT_SHARE = 1500, 0.2  # draws without a new component after which none is expected, and of all draws
-_LEAST_EVALUATIONS, _EVALUATIONS_PER_DIMENSION, _MOST_EVALUATIONS = 20_000, 4_000, 60_000
-_TAILS = (0.0, 0.03, 0.05, 0.1, 0.2)
+_PATIENCE, _PATIENT_SHARE = 3000, 0.4  # draws without a new component after which none is expected, and of all draws
+_LEAST_EVALUATIONS, _EVALUATIONS_PER_DIMENSION, _MOST_EVALUATIONS = 20_000, 5_000, 60_000
+_LEAST_TAIL = 0.03
 _TAIL_SIZE = 3 * bound.K  # of the tuples by which tails are chosen: larger ones see more of the tails
 
 
@@ -125,7 +126,7 @@ class _Run:
             now = now.stepped()
         more = None
         if now.q.num_components < self.max_components:
-            more = grown(self.rng, now, self.places, _LEAST_GAIN)
+            more = grown(self.rng, now, self.places, self.least_gain(now))
         if more is not None:
             now, self.idle = more[0], 0
         else:
@@ -154,6 +155,10 @@ class _Run:
         deficit = float(np.mean(bound.deficits(w, drawn, _TAIL_SIZE)))
         return Round(mean, _ness(w, drawn), deficit, len(batch.z), float(self.q.min_eigenvalue()))
 
+    def least_gain(self, now: Moved) -> float:
+        """Of the deficit, by one component more."""
+        return float(np.clip(_GAIN_SHARE * np.mean(now.deficits()), _LEAST_GAIN, _LARGEST_LEAST_GAIN))
+
     def is_enough(self) -> bool:
         """Whether the latest fresh draws see hardly any deficit."""
         seen, deficit = 0, 0.0
@@ -169,6 +174,4 @@ class _Run:
             return self.q
         q = min(self.kept, key=lambda each: float(np.mean(Moved(each, self.pool).deficits(_TAIL_SIZE))))
         # That a pool has seen nothing beyond the components is no proof that there is nothing.
-        tails = _TAILS if self.is_enough() else _TAILS[1:]
-        tried = [GaussianMixture.unchecked(q.log_shares, q.means, q.chols, np.asarray(tail)) for tail in tails]
-        return min(tried, key=lambda each: float(np.mean(Moved(each, self.pool).deficits(_TAIL_SIZE))))
+        return with_tails(q, self.pool, 0.0 if self.is_enough() else _LEAST_TAIL, _TAIL_SIZE)
