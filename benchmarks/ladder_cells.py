@@ -29,14 +29,15 @@ def gaussian(target: bures.Target, key: jax.Array) -> bures.Fit:
 
 def mixture(target: bures.Target, key: jax.Array) -> bures.Fit:
     """The adaptive mixture, its number of components not given."""
-    library: Any = bures
-    return bures.fit(target, key=key, family=library.Mixture(), progress=False)
+    return bures.fit(target, key=key, family=bures.Mixture(), progress=False)
 
 
 def refine(target: bures.Target, key: jax.Array) -> bures.Fit:
-    """`bures.fit` and the next rung, whatever it is."""
-    fit: Any = gaussian(target, key)
-    return fit.refine(jax.random.fold_in(key, AGAIN))
+    """`bures.fit` and the next rung; where that is centring and cannot be trusted yet, the one after it, too."""
+    fit = gaussian(target, key).refine(jax.random.fold_in(key, AGAIN), progress=False)
+    if isinstance(fit.approximation, bures.GaussianMixture) or fit.diagnostics.trustworthy:
+        return fit
+    return fit.refine(jax.random.fold_in(key, AGAIN + 1), progress=False)
 
 
 CONTESTANTS: dict[str, Contestant] = {GAUSSIAN: gaussian, MIXTURE: mixture, REFINE: refine}

@@ -365,9 +365,19 @@ def _fit_table(results: Results, settings: dict) -> Table:
     return Table("One Gaussian and mixtures, by bound", tuple(rows), note)
 
 
+def is_clear(found: dict[int, dict], floor: float) -> bool:
+    """Whether all ratios that a slope is fitted to are above twice the floor: else it is a slope of noise."""
+    return all(point["snr"] > 2 * floor for K, point in found.items() if K >= FIT_FROM)
+
+
+def _floor(results: Results, target: str) -> float:
+    return max((r[K]["floor"] for _, r in select(results, kind="snr", target=target) for K in r), default=0.0)
+
+
 def _slope_table(results: Results, settings: dict) -> Table:
     rows = []
     for target in settings["components"]:
+        floor = _floor(results, target)
         for C in _components(results, target, "snr"):
             for part, words in PARTS.items():
                 found = _ratios(results, target, C, part)
@@ -375,25 +385,24 @@ def _slope_table(results: Results, settings: dict) -> Table:
                 if fitted is None:
                     continue
                 few, many = min(found), max(found)
-                ends = f"SNR {found[few]['snr']:.3f} at K = {few}, {found[many]['snr']:.3f} at {many}"
-                claim = {"mean": "flat", "covariance": "flat", "euclidean": "falls"}.get(part, "–")
-                rows.append(
-                    Row(
-                        f"{TARGETS[target]}, C = {C}: {words}",
-                        claim,
-                        f"{fitted[0]:+.2f} ± {fitted[1]:.2f}",
-                        _agrees(part, fitted[0]),
-                        ends,
-                    )
+                ends = (
+                    f"SNR {found[few]['snr']:.3f} at K = {few}, {found[many]['snr']:.3f} at {many}, floor {floor:.3f}"
                 )
-    floor = np.sqrt(2 / np.pi / (settings["jackknife"] * settings["realisations"]))
+                claim = {"mean": "flat", "covariance": "flat", "euclidean": "falls"}.get(part, "–")
+                clear = is_clear(found, floor)
+                measured = f"{fitted[0]:+.2f} ± {fitted[1]:.2f}" if clear else "at the floor"
+                fell = (part == "euclidean" and found[few]["snr"] > 2 * floor) or None
+                agrees = _agrees(part, fitted[0]) if clear else fell
+                rows.append(Row(f"{TARGETS[target]}, C = {C}: {words}", claim, measured, agrees, ends))
     note = (
         f"Slopes of log SNR in log K from K = {FIT_FROM} on, one tuple, its last index, average over components and "
-        f"coordinates; {settings['jackknife']} seeds × {settings['realisations']} realisations. Mixtures fitted to the "
-        f"IW-ELBO, then every mean off by {settings['shift']:g} standard deviations in every coordinate, "
-        f"{settings['widen']:g} times as wide, weights tilted by {settings['tilt']:g}. The paper's claims are of one "
-        "Gaussian: the BW gradient's SNR is Ω(√M), flat in K; the reparameterised gradient's falls as K^-½. A slope "
-        f"above −{FLAT} counts as flat. SNR below {floor:.3f} is noise."
+        f"coordinates; {settings['jackknife']} seeds × {settings['realisations']} realisations "
+        f"({settings['census_realisations']} on the Census). Mixtures fitted to the IW-ELBO, then every mean off by "
+        f"{settings['shift']:g} standard deviations in every coordinate, {settings['widen']:g} times as wide, weights "
+        f"tilted by {settings['tilt']:g}. The paper's claims are of one Gaussian: the BW gradient's SNR is Ω(√M), flat "
+        "in K; the reparameterised gradient's falls as K^-½. A slope "
+        f"above −{FLAT} counts as flat. Where a ratio is below twice the floor, what noise alone would show, a slope "
+        "says nothing."
     )
     return Table("Does the SNR vanish with K?", tuple(rows), note)
 
@@ -483,28 +492,28 @@ def _plot_ratios(results: Results, settings: dict) -> Figure:
 # ---- Reading --------------------------------------------------------------------------------------------------------
 
 
+def _clear_slopes(results: Results, settings: dict, part: str) -> tuple[list[float], int]:
+    """Slopes of mixtures that are not of noise, and how many are."""
+    slopes, lost = [], 0
+    for target in settings["components"]:
+        for C in [C for C in _components(results, target, "snr") if C > 1]:
+            found = _ratios(results, target, C, part)
+            fitted = slope(found)
+            if fitted is None:
+                continue
+            if is_clear(found, _floor(results, target)):
+                slopes.append(fitted[0])
+            else:
+                lost += 1
+    return slopes, lost
+
+
 def reading(results: Results, settings: dict) -> str:
     text = []
-    for part, words in (("mean", "means"), ("covariance", "covariances"), ("weights", "weights with a baseline")):
-        fitted = [
-            found[0]
-            for target in settings["components"]
-            for C in _components(results, target, "snr")
-            if C > 1 and (found := slope(_ratios(results, target, C, part))) is not None
-        ]
-        if fitted:
-            flat, middle = sum(each > -FLAT for each in fitted), np.median(fitted)
-            text.append(f"{words}: {flat} of {len(fitted)} slopes of mixtures are flat or rise (median {middle:+.2f})")
-    plain = [
-        found[0]
-        for target in settings["components"]
-        for C in _components(results, target, "snr")
-        if C > 1 and (found := slope(_ratios(results, target, C, "plain"))) is not None
-    ]
-    answer = "SNR by K, " + "; ".join(text) + "." if text else ""
-    if plain:
-        answer += (
-            f" Without the baseline the weights' falls (median slope {np.median(plain):+.2f}): its signal is of order "
-            "1/K, its noise is not."
-        )
-    return answer or "Too few cells to say."
+    for part, words in PARTS.items():
+        slopes, lost = _clear_slopes(results, settings, part)
+        if slopes or lost:
+            flat = sum(each > -FLAT for each in slopes)
+            middle = f", median slope {np.median(slopes):+.2f}" if slopes else ""
+            text.append(f"{words}: flat or rising in {flat} of {len(slopes)}{middle}; at the floor in {lost}")
+    return f"SNR of mixtures by K. {'. '.join(text)}." if text else "Too few cells to say."

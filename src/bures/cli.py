@@ -224,7 +224,10 @@ def sample(
 @app.command()
 def reproduce(
     experiment: Annotated[
-        str, typer.Argument(help="eggbox, snr, convergence, census, census-full, banana, factorial or all.")
+        str,
+        typer.Argument(
+            help="eggbox, snr, convergence, census, census-full, banana, factorial, families, mixtures or all."
+        ),
     ],
     quick: Annotated[bool, typer.Option("--quick", help="Minutes, not hours: fewer seeds and steps.")] = False,
     seeds: Annotated[int | None, typer.Option(help="Repetitions. [default: the protocol's own]")] = None,
