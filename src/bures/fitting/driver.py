@@ -26,7 +26,7 @@ from bures.fitting.defaults import (
 from bures.fitting.progress import progress_bar
 from bures.fitting.result import Callback, Fit, Record
 from bures.geometry import AbstractGeometry, Whitened
-from bures.loop import LoopState, Method, Trace, advance, advance_on_host, init as init_state
+from bures.loop import LoopState, Method, Methods, Trace, advance, advance_on_host, init as init_state
 from bures.objective import AbstractObjective
 from bures.outcome import Outcome, has_converged, has_diverged
 from bures.start import Start, find_start
@@ -117,7 +117,8 @@ def fit(
     q = to_host(start.approximation) if on_host else to_device(start.approximation)
     loop = LoopState.start(init_state(target, init=q, **_parts(method)))
     empty = Trace.empty(0, loop.best_bound.dtype)
-    begun = Fit(to_device(q), empty, ((0, to_device(q)),), target, method, key, loop, Outcome.MAX_STEPS.value, record)
+    first = to_device(q)
+    begun = Fit(first, empty, ((0, first),), target, method, key, loop, Outcome.MAX_STEPS.value, record)
     result = _run(begun, evaluator, num_steps or _MAX_STEPS, tolerance, progress, callback)
     if num_steps is None:
         with contextlib.suppress(KeyboardInterrupt):  # the fit is not lost: it is judged when it is first asked for
@@ -196,10 +197,12 @@ def _fit_traced(
     return Fit(last, trace, ((0, q),), target, method, key, loop, code, Record())
 
 
-def _advance(fit: Fit, evaluator: Evaluator, loop: LoopState, count: int, tolerance: float) -> tuple[LoopState, Trace]:
+def _advance(
+    fit: Fit, methods: Methods, evaluator: Evaluator, loop: LoopState, count: int, tolerance: float
+) -> tuple[LoopState, Trace]:
     """Up to `count` further steps, where the fit takes its steps."""
     if loop.is_on_host:
-        return advance_on_host(fit.key, loop, evaluator, fit.methods, count, tolerance)
+        return advance_on_host(fit.key, loop, evaluator, methods, count, tolerance)
     dtype = fit.approximation.mean.dtype
     method, limit = fit.method.traced(dtype), jnp.array(tolerance, dtype)
     moved, piece = advance(fit.key, loop, fit.target, method, jnp.array(count), limit, _CAPACITY)
@@ -217,7 +220,7 @@ def _run(
 ) -> Fit:
     """Steps up to `total`, some at a time, with a look at how it goes at every checkpoint."""
     loop, traces, path = begun.loop, [begun.trace], list(begun.path)
-    outcome = None
+    outcome, methods = None, begun.methods
     started, compiled = time.perf_counter(), evaluator.compile_seconds
     try:
         with progress_bar(progress, total, int(loop.count)) as report:
@@ -226,7 +229,7 @@ def _run(
                 count = int(loop.count)
                 length = min(length, _next_checkpoint(count) - count, total - count)
                 began = time.perf_counter()
-                loop, piece = _advance(begun, evaluator, loop, length, tolerance or 0.0)
+                loop, piece = _advance(begun, methods, evaluator, loop, length, tolerance or 0.0)
                 traces.append(piece)
                 count = int(loop.count)
                 seconds = max(time.perf_counter() - began, 1e-6)
@@ -250,11 +253,10 @@ def _run(
     if outcome is Outcome.MAX_STEPS and has_diverged(trace.bound):
         outcome = Outcome.DIVERGED
     settled = outcome in (Outcome.CONVERGED, Outcome.MAX_STEPS) or int(loop.count) == 0
-    q = to_device(loop.state.approximation if settled else loop.best)
+    q, passed = to_device((loop.state.approximation if settled else loop.best, tuple(path)))
     seconds, compiling = begun.record.seconds, evaluator.compile_seconds
     seconds["steps"] = seconds.get("steps", 0.0) + time.perf_counter() - started - (compiling - compiled)
     seconds["compile"] = seconds.get("compile", 0.0) + compiling
-    passed = tuple((count, to_device(member)) for count, member in path)
     return Fit(q, trace, passed, begun.target, begun.method, begun.key, loop, outcome.value, begun.record)
 
 
