@@ -50,22 +50,25 @@ def test_in_few_dimensions_no_direction_is_left_out(dim):
 
 
 def survey_of(target, seed, **options):
-    budget = Budget(Evaluator(target), 10_000)
+    evaluator = Evaluator(target)
+    budget = Budget(evaluator, 10_000)
     q, rng = standard(target.dim), np.random.default_rng(seed)
     nowhere = np.zeros((0, target.dim))
-    return survey(rng, budget, q, [q], reach=100.0, also=nowhere, **options), budget.evaluator.count
+    mass = float(budget.value(np.zeros((1, target.dim)))[0]) + target.dim * np.log(2 * np.pi) / 2
+    evaluator.count = 0
+    return survey(rng, budget, q, [(q, mass)], reach=100.0, also=nowhere, **options), evaluator.count
 
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("place", [[9.0, 4.0], [-3.0, 30.0]])
 def test_a_narrow_mode_is_found(place, seed):
     """Its basin has a radius of its relative width times its distance."""
-    (ends, _), _ = survey_of(beside(place, 0.15), seed, count=800, more=800)
+    (ends, *_), _ = survey_of(beside(place, 0.15), seed, count=800, more=800)
     assert np.any(np.linalg.norm(ends - place, axis=1) < 0.1)
 
 
 def test_what_is_expected_is_looked_at_once():
-    (ends, values), count = survey_of(bures.Target(lambda z: -jnp.sum(z**2) / 2, 3), 0, count=500, more=700)
+    (ends, values, _), count = survey_of(bures.Target(lambda z: -jnp.sum(z**2) / 2, 3), 0, count=500, more=700)
     assert ends.shape == (0, 3) and values.shape == (0,)
     assert count == 1200
 

@@ -75,12 +75,14 @@ def search_again(
         if q.dim <= _SEARCHED_DIM:
             places = [_heaviest(draws, evidence), _uncovered_draws(q, evidence, views)]
             n = len(scores)
-            ends, values = surprising_places(budget, q, draws.z[:n], draws.log_p[:n], scores, _FOLLOW_EVALUATIONS)
+            masses = [(q, evidence), *((m.gaussian, m.log_mass) for m in modes if not _is_q(q, m.gaussian))]
+            ends, values = surprising_places(
+                budget, q, draws.z[:n], draws.log_p[:n], scores, _FOLLOW_EVALUATIONS, masses
+            )
             if not uneven and (scale is None or _is_other_scale(q, scale)):
                 nowhere = np.zeros((0, q.dim))
-                known = [q, *(mode.gaussian for mode in modes)]
-                far = survey(rng, budget, q, known, count=100, reach=reach, also=nowhere)
-                ends, values = np.concatenate([ends, far[0]]), np.concatenate([values, far[1]])
+                far = survey(rng, budget, q, masses, count=100, reach=reach, also=nowhere)
+                ends, values = np.concatenate([ends, far.ends]), np.concatenate([values, far.values])
             height = evidence + float(q.log_prob_of_noise(np.zeros((1, q.dim)))[0])
             known = [(q, height), *((mode.gaussian, mode.height) for mode in modes)]
             places.insert(0, unknown_places(budget, ends, values, known, q, _CLIMBS))
@@ -119,6 +121,11 @@ def _uncovered_draws(q: Gaussian, log_evidence: float, views: Sequence[View]) ->
         found += [(mass[i], view.z[i]) for i in np.flatnonzero((would_weigh > _HEAVY) & (mass > _LEAST_MASS))]
     found.sort(key=lambda pair: -pair[0])
     return np.array([z for _, z in found[:_CLIMBS]]).reshape(-1, q.dim)
+
+
+def _is_q(q: Gaussian, mode: Gaussian) -> bool:
+    """Whether q is the Gaussian of a mode: then its mass is not to be counted twice."""
+    return bool(np.linalg.norm(q.whiten(mode.mean[None])) < 1)
 
 
 def _is_other_scale(q: Gaussian, scale: Gaussian) -> bool:
@@ -162,7 +169,8 @@ def _unseen(q: AbstractApproximation, log_evidence: float, num_samples: int, vie
     """
     log_q = q.log_prob_of_noise(q.whiten(view.z))
     weights = np.exp(np.minimum(view.values - log_q - log_evidence, 700.0))  # of a draw of q, if there were one
-    masses = np.where(weights > heavy, np.exp(view.log_weights - log_evidence), 0.0) / weights.size
+    beside = np.maximum(1 - 1 / np.maximum(weights, 1e-300), 0)  # the share of p there that is not q's
+    masses = np.where(weights > heavy, beside * np.exp(view.log_weights - log_evidence), 0.0) / weights.size
     mass = float(np.sum(masses))
     if not mass > 0 or float(np.sum(masses**2)) > mass**2 / 4:  # nothing, or what two or three draws say
         return 0.0
