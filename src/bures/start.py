@@ -44,7 +44,7 @@ _AROUND, _BEST = 100, (4, 3, 1)  # draws of each width around the initial point,
 _LEAST_ROUNDS = 4  # of a climb that may arrive
 _KEPT = 500  # evaluations that climbs leave, to look at what they found
 _PLACES = 8  # where scouts may have found something, that are climbed from
-_FRUITLESS = 2  # climbs from points that no mode explains, that led to nothing new, before that is given up
+_FRUITLESS = 1  # climbs from points that no mode explains, that led to nothing new, before that is given up
 _FEW_SCOUTS = 16
 _SURVEYED = (0, 300, 1600, 3000)  # points at the most, by dimension; in more dimensions the last
 _SURVEYED_SLOWLY = 200  # the same for a target whose largest array at a point has more than so many elements
@@ -166,8 +166,9 @@ class _Search:
         places = unknown_places(self.evaluator, found.ends, found.values, tops, scale, _PLACES)
         summits = self.climb_more(places, np.asarray(scale.chol), 8, _LEAST_ROUNDS)
         modes = known + self.weigh(distinct(summits, [mode.gaussian for mode in known]), known)
-        if few or not modes:
+        if few or len(modes) < 2:
             return modes
+        # Where there are several modes, there may be more.
         return climb_to_new(self.rng, self.evaluator.keeping(_KEPT), Seen(*found.strange), modes, _FRUITLESS)
 
     def weigh(self, peaks: list[Summit], known: list[Mode]) -> list[Mode]:
