@@ -83,6 +83,7 @@ def find_modes(
     scale: Gaussian | None = None,
     reach: float = 100.0,
     most: int | None = None,
+    enough: int = _ENOUGH,
 ) -> tuple[Mode, ...]:
     """The known modes and all others that the budget's evaluations find, the heaviest first.
 
@@ -93,6 +94,7 @@ def find_modes(
         mode known, or the standard one.
     - `reach`: how far they are scattered, in those standard deviations.
     - `most`: modes that come back, at the most: the heaviest.
+    - `enough`: the search ends after so many points in a row that led to nothing new.
 
     >>> import bures
     >>> from bures.engine import Evaluator
@@ -104,7 +106,7 @@ def find_modes(
     with np.errstate(all="ignore"), one_blas_thread(budget.dim):
         modes = list(known)
         count, in_vain = _SCATTERED, 0
-        while budget.left > 2 * _DRAWS + budget.dim and in_vain < _ENOUGH:
+        while budget.left > 2 * _DRAWS + budget.dim and in_vain < enough:
             count = min(count, max(1, int(_SHARE * budget.left)))
             before = len(modes)
             seen = _look(budget, scatter(rng, modes, scale, count, budget.dim, reach))

@@ -14,6 +14,7 @@ from bures import linalg
 from bures.diagnostics.weighted import WeightedDraws, log_evidence
 from bures.engine import Evaluator
 from bures.family import AbstractApproximation, Gaussian
+from bures.modes import find_modes
 from bures.search import Budget, climb
 from bures.start import LATER_EVALUATIONS, Mode, View, distinct, look
 from bures.survey import surprising_places, survey, unknown_places
@@ -28,6 +29,7 @@ _HEAVY, _LEAST_MASS, _CLIMBS = math.log(20), math.log(0.002), 4  # draws of q an
 _SEARCHED_DIM = 250  # beyond it there is no search again
 _FOLLOW_EVALUATIONS = 150
 _ROUNDS, _LEAST_ROUNDS, _MODE_DRAWS = 8, 4, 64  # of a climb, and draws to weigh what it finds
+_WORTHWHILE, _ENOUGH = 1000, 3000  # evaluations that a search for further modes needs, and points in vain that end it
 _OTHER_SCALE = 3.0  # an approximation this many times wider or narrower than where scouts set out is searched anew
 
 
@@ -61,11 +63,14 @@ def search_again(
     draws: WeightedDraws,
     scores: np.ndarray,
     uneven: bool,
+    evaluations: int = LATER_EVALUATIONS,
 ) -> tuple[tuple[Mode, ...], tuple[View, ...], float]:
     """After a fit: views of q made wider, and where strange draws of q and theirs lead; a survey if the scale is new.
 
-    Returns all modes known, the views, and how far was searched in standard deviations of q.
+    Where there are several modes, and evaluations for it, more of them are looked for. Returns all modes known, the
+    views, and how far was searched in standard deviations of q.
     """
+    before = evaluator.count
     modes, budget = tuple(modes), Budget(evaluator, LATER_EVALUATIONS)
     widths = _WIDTHS[:1] if uneven else _WIDTHS if q.dim <= _WIDE_DIM else ()
     reach = _WIDTHS[0] if uneven else _WIDTHS[-1]
@@ -87,6 +92,9 @@ def search_again(
             known = [(q, height), *((mode.gaussian, mode.height) for mode in modes)]
             places.insert(0, unknown_places(budget, ends, values, known, q, _CLIMBS))
             modes += _climb_and_weigh(rng, q, budget, np.concatenate(places), modes)
+        left = evaluations - (evaluator.count - before)
+        if len(modes) > 1 and left > _WORTHWHILE and q.dim <= _SEARCHED_DIM and not uneven:
+            modes = find_modes(rng, Budget(evaluator, left), modes, scale=q, reach=reach, enough=_ENOUGH)
     return modes, views, reach
 
 

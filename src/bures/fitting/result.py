@@ -21,10 +21,11 @@ from bures.fitting.defaults import default_methods
 from bures.fitting.judgement import Judgement, judge
 from bures.loop import LoopState, Method, Methods, State, Trace
 from bures.outcome import Outcome
-from bures.start import Mode
+from bures.start import LATER_EVALUATIONS, Mode
 from bures.target import Target
 
 _POOL, _POOL_ELEMENTS = 10_000, 2**26  # draws to choose from, and their numbers: half a gigabyte
+_MOST_SEARCH = 4000  # evaluations of the search after a fit, however many its steps took
 
 Callback = Callable[[int, AbstractApproximation, dict[str, float]], bool | None]
 
@@ -59,6 +60,11 @@ class Record:
         self.grows = grows  # whether late steps take more draws, as those of the default method on the host do
         self.seconds = dict(seconds or {})
         self.judgement = judgement
+
+
+def _search_evaluations(start: int, steps: int) -> int:
+    """Of the search after a fit: with the start no more than the steps took, or than what a start keeps for it."""
+    return max(LATER_EVALUATIONS, min(steps - start, _MOST_SEARCH))
 
 
 class Fit(eqx.Module):
@@ -146,6 +152,7 @@ class Fit(eqx.Module):
                 evaluator,
                 self.record.modes,
                 self.record.scale,
+                search=_search_evaluations(self.record.start_evaluations, self._cost.log_densities),
                 **self.run_facts(),
             )
             self.record.seconds["judgement"] = time.perf_counter() - began - evaluator.compile_seconds
