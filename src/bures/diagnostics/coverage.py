@@ -29,7 +29,7 @@ _HEAVY, _LEAST_MASS, _CLIMBS = math.log(20), math.log(0.002), 4  # draws of q an
 _SEARCHED_DIM = 250  # beyond it there is no search again
 _FOLLOW_EVALUATIONS = 150
 _ROUNDS, _LEAST_ROUNDS, _MODE_DRAWS = 8, 4, 64  # of a climb, and draws to weigh what it finds
-_WORTHWHILE, _ENOUGH = 1000, 3000  # evaluations that a search for further modes needs, and points in vain that end it
+_WORTHWHILE, _ENOUGH = 1000, 1000  # evaluations that a search for further modes needs, and points in vain that end it
 _OTHER_SCALE = 3.0  # an approximation this many times wider or narrower than where scouts set out is searched anew
 
 

@@ -25,7 +25,7 @@ from bures.start import LATER_EVALUATIONS, Mode
 from bures.target import Target
 
 _POOL, _POOL_ELEMENTS = 10_000, 2**26  # draws to choose from, and their numbers: half a gigabyte
-_MOST_SEARCH = 4000  # evaluations of the search after a fit, however many its steps took
+_MOST_SEARCH = 2500  # evaluations of the search after a fit, however many its steps took
 
 Callback = Callable[[int, AbstractApproximation, dict[str, float]], bool | None]
 
