@@ -27,7 +27,7 @@ from bures.fitting.mixture import begin_mixture, check_mixture_dim, run_rounds
 from bures.fitting.progress import progress_bar
 from bures.fitting.result import Callback, Fit, Record
 from bures.geometry import AbstractGeometry, Whitened
-from bures.loop import LoopState, Method, Trace, advance, advance_on_host, init as init_state
+from bures.loop import LoopState, Method, Methods, Trace, advance, advance_on_host, init as init_state
 from bures.mixing.rounds import evaluations_for
 from bures.objective import AbstractObjective
 from bures.outcome import Outcome, has_converged, has_diverged
@@ -271,10 +271,12 @@ def _fit_traced(
     return Fit(last, trace, ((0, q),), target, method, key, loop, code, Record())
 
 
-def _advance(fit: Fit, evaluator: Evaluator, loop: LoopState, count: int, tolerance: float) -> tuple[LoopState, Trace]:
+def _advance(
+    fit: Fit, methods: Methods, evaluator: Evaluator, loop: LoopState, count: int, tolerance: float
+) -> tuple[LoopState, Trace]:
     """Up to `count` further steps, where the fit takes its steps."""
     if loop.is_on_host:
-        return advance_on_host(fit.key, loop, evaluator, fit.methods, count, tolerance)
+        return advance_on_host(fit.key, loop, evaluator, methods, count, tolerance)
     dtype = fit.approximation.mean.dtype
     method, limit = fit.method.traced(dtype), jnp.array(tolerance, dtype)
     moved, piece = advance(fit.key, loop, fit.target, method, jnp.array(count), limit, _CAPACITY)
@@ -292,7 +294,7 @@ def _run(
 ) -> Fit:
     """Steps up to `total`, some at a time, with a look at how it goes at every checkpoint."""
     loop, traces, path = begun.loop, [begun.trace], list(begun.path)
-    outcome = None
+    outcome, methods = None, begun.methods
     started, compiled = time.perf_counter(), evaluator.compile_seconds
     try:
         with progress_bar(progress, total, int(loop.count)) as report:
@@ -301,7 +303,7 @@ def _run(
                 count = int(loop.count)
                 length = min(length, next_checkpoint(count) - count, total - count)
                 began = time.perf_counter()
-                loop, piece = _advance(begun, evaluator, loop, length, tolerance or 0.0)
+                loop, piece = _advance(begun, methods, evaluator, loop, length, tolerance or 0.0)
                 traces.append(piece)
                 count = int(loop.count)
                 seconds = max(time.perf_counter() - began, 1e-6)
@@ -325,11 +327,10 @@ def _run(
     if outcome is Outcome.MAX_STEPS and has_diverged(trace.bound):
         outcome = Outcome.DIVERGED
     settled = outcome in (Outcome.CONVERGED, Outcome.MAX_STEPS) or int(loop.count) == 0
-    q = to_device(loop.state.approximation if settled else loop.best)
+    q, passed = to_device((loop.state.approximation if settled else loop.best, tuple(path)))
     seconds, compiling = begun.record.seconds, evaluator.compile_seconds
     seconds["steps"] = seconds.get("steps", 0.0) + time.perf_counter() - started - (compiling - compiled)
     seconds["compile"] = seconds.get("compile", 0.0) + compiling
-    passed = tuple((count, to_device(member)) for count, member in path)
     return Fit(q, trace, passed, begun.target, begun.method, begun.key, loop, outcome.value, begun.record)
 
 

@@ -9,7 +9,6 @@ from bures.family import Gaussian, GaussianMixture, Mixture
 from bures.family.approximation import in_double
 from bures.fitting.defaults import FULL_RANK_DIM
 from bures.fitting.driver import MAX_STEPS, fit_from
-from bures.fitting.judgement import judge_with
 from bures.fitting.mixture import mixture_of_modes, run_rounds
 from bures.fitting.result import Fit, Record, Refinement
 from bures.learned_centring import learn_centring
@@ -38,7 +37,7 @@ def refine(
     else:
         better, note = _mix(fit, key, progress, watch), ""
     q = better.approximation
-    judge_with(better, watch(evaluator_of(better.target, q.is_dense, q.mean.dtype)))
+    better.judge_with(watch(evaluator_of(better.target, q.is_dense, q.mean.dtype)))
     before, after = fit.diagnostics.ness, better.diagnostics.ness
     evaluations = better.num_log_density_evaluations - fit.num_log_density_evaluations
     better.record.refinement = Refinement(rung, before, after, evaluations, note)

@@ -17,7 +17,6 @@ from bures.family import FullRank
 from bures.fitting import Fit
 from bures.fitting.defaults import default_estimator, default_family, default_objective
 from bures.fitting.driver import fit_briefly
-from bures.fitting.judgement import judge_with
 from bures.fitting.refining import next_rung, refine
 from bures.ladder.budget import Budget
 from bures.ladder.modes import Searched, search_around
@@ -164,7 +163,7 @@ class _Climb:
             self.best = rung_unjudged(name, fit, self.part(_CHOICE), self.num_draws)
             if fit.outcome is Outcome.INTERRUPTED:
                 raise KeyboardInterrupt
-            judge_with(fit, evaluator)
+            fit.judge_with(evaluator)
         self.reach_fit(name, fit)
         return fit
 
