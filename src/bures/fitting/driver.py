@@ -18,6 +18,7 @@ from bures.engine import FEW_POINTS, MANY, Evaluator, default_draws, evaluator_o
 from bures.estimator import AbstractEstimator
 from bures.family import AbstractApproximation, AbstractFamily, FullRank, Gaussian
 from bures.fitting.defaults import (
+    FULL_RANK_DIM,
     default_estimator,
     default_family,
     default_objective,
@@ -64,7 +65,7 @@ def fit(
     - `objective`, `estimator`, `geometry`: any legal combination; by default those of
         `default_objective` and `default_estimator`, and `Whitened`.
     - `family`: `FullRank()`, `MeanField()` or `LowRank(rank=None)`; by default that of `init`, or else full rank up to
-        400 dimensions and low rank beyond.
+        400 dimensions, unless the start shows that low rank is enough, and low rank beyond.
     - `init`: the first approximation; by default one close to a mode, or a wider one that sees more mass. Its dtype is
         the dtype of the fit. One of another family is replaced by the nearest member of `family`.
     - `num_steps`: take exactly this many steps; by default, stop when the bound has stopped improving.
@@ -84,6 +85,7 @@ def fit(
     target = as_target(target, dim)
     check_key(key)
     _check_init(init)
+    is_open = family is None and init is None and geometry is None and num_steps is None  # the start may say more
     family = default_family(target, init) if family is None else family
     check_part("family", family, AbstractFamily, "bures.LowRank()")
     init = None if init is None else family.of(init)
@@ -105,6 +107,9 @@ def fit(
     evaluator = evaluator_of(target, isinstance(family, FullRank), dtype)
     began = time.perf_counter()
     start = Start(init) if init is not None else _find_start(key, target, evaluator, family)
+    if is_open:
+        family = default_family(target, init, start)
+        start = start._replace(approximation=family.of(start.approximation))
     if estimator is None:
         columns = getattr(start.approximation, "capacity", 0)
         chosen = default_estimator(target, objective, start.variance, family, columns)
@@ -176,7 +181,8 @@ def _find_start(key: Key[Array, ""], target: Target, evaluator: Evaluator, famil
     if searched is not None and target.dim <= _SEARCHED_DIM:
         start = searched
     else:
-        start = find_start_in_factors(rng, target, evaluator, searched)
+        dense = searched is None and isinstance(family, FullRank) and target.dim <= FULL_RANK_DIM
+        start = find_start_in_factors(rng, target, evaluator, searched, dense)
     q = jax.tree.map(lambda part: np.asarray(part, evaluator.dtype), family.of(start.approximation))
     return start._replace(approximation=q, variance=start.variance if isinstance(family, FullRank) else np.inf)
 
