@@ -34,14 +34,16 @@ _DRAWS = 25  # around each, and at each of the steps from there: one block of th
 _NEAR = 0.1  # standard deviations to look at for curvature
 _FIRST_SCALE = 1e-3
 _STEPS = Method(ELBO(), Stein(M=_DRAWS), Whitened())
-_FIRST_STEPS, _MORE_STEPS = 8, 12  # from every place; and from the one that is ahead and the one that promises most
-_AHEAD = 10  # steps for which a rise of the bound is taken to go on
+_FIRST_STEPS, _MORE_STEPS = 8, 12  # from every place, and from those that are ahead or promise most
+_AHEAD = (0, 5, 10)  # steps for which a rise of the bound may go on: far below, it is fastest, and misleads
 _BLOCK, _BLOCKS = 24, 4  # vectors of a block of Lanczos' method, and blocks
 _MOST_COLUMNS = 48
 _WORTH = 0.01  # nats, of a direction that is taken along
 _LEAST_PRECISION = 1e-6
 _WIDEST = (np.inf, 16.0, 4.0, 1.0)  # variances along directions that are tried: curvature may not reach that far
 _EVEN = 10.0  # variance of log weights of a start that needs no other
+_BESIDE = 0.5  # standard deviations, to break a symmetry
+_ERRORS = 2.0  # by which one must be ahead of another to be surely so
 _NEAR_ENOUGH = 1.0  # nats to the target, of a start whose curvature says what a fit will need
 _CHECKED_DIM = 700  # up to which a density that cannot be normalised is looked for
 
@@ -52,15 +54,13 @@ class _Place(NamedTuple):
     state: State
     bounds: tuple[float, ...] = ()
 
-    @property
-    def bound(self) -> float:
-        """Of the last two steps, against noise."""
-        return _or_lowest(np.mean(self.bounds[-2:]))
+    def promise(self, ahead: int) -> float:
+        """The bound if it goes on to rise as it did for so many steps: places further down may be better in the end.
 
-    @property
-    def promise(self) -> float:
-        """The bound if it goes on to rise as it did: places further down, if not too far, are better in the end."""
-        return _or_lowest(self.bound + _AHEAD * max(self.bound - np.mean(self.bounds[-5:-3]), 0.0) / 3)
+        Two steps at a time are averaged, against noise.
+        """
+        now, before = np.mean(self.bounds[-2:]), np.mean(self.bounds[-5:-3])
+        return _or_lowest(now + ahead * max(now - before, 0.0) / 3)
 
 
 def find_start_in_factors(
@@ -86,12 +86,12 @@ def find_start_in_factors(
             _refuse_improper(rng, target, evaluator, top, places[-1].state.approximation.scale, point)
         if searched is not None:
             places.append(_Place(_state(MeanField().of(searched.approximation))))
-        places = [_follow(rng, evaluator, place, _FIRST_STEPS) for place in places]
-        likely = [(i, _follow(rng, evaluator, places[i], _MORE_STEPS)) for i in _most_likely(places)]
-        i, best = max(likely, key=lambda pair: pair[1].bound)
+        i, best = _race(rng, evaluator, places)
         won = searched if i == len(places) - 1 else None
-        if won is not None and _bound(rng, evaluator, won.approximation) > best.bound:
+        if won is not None and _bound(rng, evaluator, won.approximation) > best.promise(0):
             return won
+        if len(ways) < _PLACES:
+            best = _from_beside(rng, evaluator, best)
         q = best.state.approximation
         assert isinstance(q, LowRankGaussian)
         found = _with_curvature(rng, evaluator, q) if dense else _with_directions(rng, evaluator, q)
@@ -103,14 +103,33 @@ def _or_lowest(bound: Any) -> float:
     return float(bound) if np.isfinite(bound) else -np.inf
 
 
-def _most_likely(places: list[_Place]) -> list[int]:
-    """The place that is ahead, and the one that promises most of the others.
+def _race(rng: np.random.Generator, evaluator: Evaluator, places: list[_Place]) -> tuple[int, _Place]:
+    """The place where a mean-field fit ends best, as far as some steps tell, and its number.
 
-    A promise alone misleads: far below, bounds rise fastest.
+    Those that are ahead, or promise most, go on; and go on again if what is ahead is not what promises most.
     """
-    ahead = max(range(len(places)), key=lambda i: places[i].bound)
-    others = [i for i in range(len(places)) if i != ahead]
-    return [ahead, *sorted(others, key=lambda i: places[i].promise)[-1:]]
+    racing = {i: _follow(rng, evaluator, place, _FIRST_STEPS) for i, place in enumerate(places)}
+    for _ in range(2):
+        first = sorted({max(racing, key=lambda i: racing[i].promise(ahead)) for ahead in _AHEAD})
+        if len(first) == 1 and len(racing) < len(places):
+            break
+        racing = {i: _follow(rng, evaluator, racing[i], _MORE_STEPS) for i in first}
+    best = max(racing, key=lambda i: racing[i].promise(_AHEAD[-1]))
+    return best, racing[best]
+
+
+def _from_beside(rng: np.random.Generator, evaluator: Evaluator, place: _Place) -> _Place:
+    """The same after more steps from beside it, if that is not surely worse.
+
+    A climb of few steps may have begun and ended at a point of symmetry, as neural networks have them, where slopes
+    vanish and steps would see nothing but noise for long.
+    """
+    q = place.state.approximation
+    assert isinstance(q, LowRankGaussian)
+    moved = q.replaced(mean=q.mean + _BESIDE * q.scale * rng.standard_normal(q.dim))
+    other = _follow(rng, evaluator, _Place(_state(moved)), _MORE_STEPS)
+    noise = np.std(place.bounds[-_MORE_STEPS:])
+    return other if other.promise(0) > place.promise(0) - _ERRORS * noise else place
 
 
 def _climb(evaluate: Evaluate, point: np.ndarray) -> tuple[list[np.ndarray], Summit | None]:
@@ -173,7 +192,21 @@ def _with_directions(rng: np.random.Generator, evaluator: Evaluator, q: LowRankG
     """The diagonal Gaussian with a few directions."""
     basis, variances = _directions(rng, evaluator, q)
     members = [q.replaced(basis=basis, variances=np.minimum(variances, widest)) for widest in _WIDEST]
-    return Start(max(members, key=lambda member: _bound(rng, evaluator, member)))
+    return Start(_best(rng, evaluator, [q, *members]))
+
+
+def _best(rng: np.random.Generator, evaluator: Evaluator, members: list[Any]) -> Any:
+    """The member with the highest bound; the first, unless another one is surely ahead of it.
+
+    All see the same noise, so that what differs is theirs. At one point curvature may say little of what it is on
+    average: columns that do not help would have to be unlearned.
+    """
+    noise = rng.standard_normal((_DRAWS, members[0].dim))
+    values = np.array([evaluator.value(q.push(noise)) - q.log_prob_of_noise(noise) for q in members], np.float64)
+    gains = np.where(np.all(np.isfinite(values), axis=1)[:, None], values, -np.inf) - values[0]
+    sure = gains.mean(axis=1) - _ERRORS * gains.std(axis=1) / np.sqrt(_DRAWS)
+    best = int(np.argmax(np.where(np.isfinite(gains.mean(axis=1)), gains.mean(axis=1), -np.inf)))
+    return members[best if sure[best] > 0 else 0]
 
 
 def _with_curvature(rng: np.random.Generator, evaluator: Evaluator, q: LowRankGaussian) -> Start:
@@ -185,7 +218,7 @@ def _with_curvature(rng: np.random.Generator, evaluator: Evaluator, q: LowRankGa
     variances = 1 / np.maximum(precision, _LEAST_PRECISION)
     roots = [q.scale[:, None] * axes * np.minimum(variances, widest) ** 0.5 for widest in _WIDEST]
     members = [Gaussian.unchecked(q.mean, linalg.cholesky_of_square(root)) for root in roots]
-    best = max(members, key=lambda member: _bound(rng, evaluator, member))
+    best = _best(rng, evaluator, [Gaussian.unchecked(q.mean, np.diag(q.scale)), *members])
     near = _distance(rng, evaluator, best) < _NEAR_ENOUGH
     return Start(best, left_out=_left_out((inner + inner.T) / 2) if near else np.inf)
 
