@@ -43,6 +43,7 @@ _LEAST_PRECISION = 1e-6
 _WIDEST = (np.inf, 16.0, 4.0, 1.0)  # variances along directions that are tried: curvature may not reach that far
 _EVEN = 10.0  # variance of log weights of a start that needs no other
 _BESIDE = 0.5  # standard deviations, to break a symmetry
+_MUCH = 0.5  # nats by which a start may be worse
 _ERRORS = 2.0  # by which one must be ahead of another to be surely so
 _NEAR_ENOUGH = 1.0  # nats to the target, of a start whose curvature says what a fit will need
 _CHECKED_DIM = 700  # up to which a density that cannot be normalised is looked for
@@ -154,8 +155,8 @@ def _climb(evaluate: Evaluate, point: np.ndarray) -> tuple[list[np.ndarray], Sum
 def _begin(rng: np.random.Generator, evaluator: Evaluator, point: np.ndarray) -> State:
     """The diagonal Gaussian with the curvature around a point: first very near, then as far as that says."""
     scale = np.full(point.size, _FIRST_SCALE)
-    for width in (_NEAR, 1.0):
-        noise = width * rng.standard_normal((_DRAWS, point.size))
+    for width, draws in ((_NEAR, _DRAWS), (1.0, 2 * _DRAWS)):  # further away the curvature varies
+        noise = width * rng.standard_normal((draws, point.size))
         scores = np.asarray(evaluator.value_and_score(point + scale * noise)[1], np.float64)
         scale = scale / np.sqrt(_curvature(noise, scale * np.where(np.isfinite(scores), scores, 0)))
     return _state(LowRankGaussian.unchecked(point, scale, np.zeros((point.size, 0)), np.zeros(0), False))
@@ -196,17 +197,16 @@ def _with_directions(rng: np.random.Generator, evaluator: Evaluator, q: LowRankG
 
 
 def _best(rng: np.random.Generator, evaluator: Evaluator, members: list[Any]) -> Any:
-    """The member with the highest bound; the first, unless another one is surely ahead of it.
+    """The member with the highest bound; the first, if that one may be much worse.
 
     All see the same noise, so that what differs is theirs. At one point curvature may say little of what it is on
     average: columns that do not help would have to be unlearned.
     """
     noise = rng.standard_normal((_DRAWS, members[0].dim))
     values = np.array([evaluator.value(q.push(noise)) - q.log_prob_of_noise(noise) for q in members], np.float64)
-    gains = np.where(np.all(np.isfinite(values), axis=1)[:, None], values, -np.inf) - values[0]
-    sure = gains.mean(axis=1) - _ERRORS * gains.std(axis=1) / np.sqrt(_DRAWS)
-    best = int(np.argmax(np.where(np.isfinite(gains.mean(axis=1)), gains.mean(axis=1), -np.inf)))
-    return members[best if sure[best] > 0 else 0]
+    gains, errors = np.mean(values - values[0], axis=1), np.std(values - values[0], axis=1) / np.sqrt(_DRAWS)
+    best = int(np.argmax(np.where(np.isfinite(gains), gains, -np.inf)))
+    return members[best if gains[best] - _ERRORS * errors[best] > -_MUCH else 0]
 
 
 def _with_curvature(rng: np.random.Generator, evaluator: Evaluator, q: LowRankGaussian) -> Start:
