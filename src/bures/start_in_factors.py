@@ -29,12 +29,12 @@ from bures.threads import one_blas_thread
 
 _EVALUATIONS = 500  # of the climb
 _ARRIVED = 0.01  # nats that its next step promises, where it ends: what a mode may be off by
-_PLACES = 8  # on the way up that are compared, further and further apart
+_PLACES = 7  # on the way up that are compared, further and further apart
 _DRAWS = 25  # around each, and at each of the steps from there: one block of the evaluator
-_NEAR = 0.1  # standard deviations to look at for curvature
+_WIDTHS = (0.1, 0.3, 1.0)  # standard deviations to look at for curvature, one after the other
 _FIRST_SCALE = 1e-3
 _STEPS = Method(ELBO(), Stein(M=_DRAWS), Whitened())
-_FIRST_STEPS, _MORE_STEPS = 8, 12  # from every place, and from those that are ahead or promise most
+_FIRST_STEPS, _MORE_STEPS = 8, 10  # from every place, and from those that are ahead or promise most
 _AHEAD = (0, 5, 10)  # steps for which a rise of the bound may go on: far below, it is fastest, and misleads
 _BLOCK, _BLOCKS = 24, 4  # vectors of a block of Lanczos' method, and blocks
 _MOST_COLUMNS = 48
@@ -110,8 +110,8 @@ def _race(rng: np.random.Generator, evaluator: Evaluator, places: list[_Place]) 
     Those that are ahead, or promise most, go on; and go on again if what is ahead is not what promises most.
     """
     racing = {i: _follow(rng, evaluator, place, _FIRST_STEPS) for i, place in enumerate(places)}
-    for _ in range(2):
-        first = sorted({max(racing, key=lambda i: racing[i].promise(ahead)) for ahead in _AHEAD})
+    for horizons in (_AHEAD, _AHEAD[::2]):
+        first = sorted({max(racing, key=lambda i: racing[i].promise(ahead)) for ahead in horizons})
         if len(first) == 1 and len(racing) < len(places):
             break
         racing = {i: _follow(rng, evaluator, racing[i], _MORE_STEPS) for i in first}
@@ -153,10 +153,13 @@ def _climb(evaluate: Evaluate, point: np.ndarray) -> tuple[list[np.ndarray], Sum
 
 
 def _begin(rng: np.random.Generator, evaluator: Evaluator, point: np.ndarray) -> State:
-    """The diagonal Gaussian with the curvature around a point: first very near, then as far as that says."""
+    """The diagonal Gaussian with the curvature around a point: first very near, then as far as that says.
+
+    Not at once: far away along the logarithm of a scale, scores of all other coordinates may be huge.
+    """
     scale = np.full(point.size, _FIRST_SCALE)
-    for width, draws in ((_NEAR, _DRAWS), (1.0, 2 * _DRAWS)):  # further away the curvature varies
-        noise = width * rng.standard_normal((draws, point.size))
+    for width in _WIDTHS:
+        noise = width * rng.standard_normal((_DRAWS, point.size))
         scores = np.asarray(evaluator.value_and_score(point + scale * noise)[1], np.float64)
         scale = scale / np.sqrt(_curvature(noise, scale * np.where(np.isfinite(scores), scores, 0)))
     return _state(LowRankGaussian.unchecked(point, scale, np.zeros((point.size, 0)), np.zeros(0), False))
