@@ -115,7 +115,7 @@ def _race(rng: np.random.Generator, evaluator: Evaluator, places: list[_Place]) 
         if len(first) == 1 and len(racing) < len(places):
             break
         racing = {i: _follow(rng, evaluator, racing[i], _MORE_STEPS) for i in first}
-    best = max(racing, key=lambda i: racing[i].promise(_AHEAD[-1]))
+    best = max(racing, key=lambda i: racing[i].promise(_AHEAD[1]))
     return best, racing[best]
 
 

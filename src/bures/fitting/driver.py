@@ -107,9 +107,8 @@ def fit(
     evaluator = evaluator_of(target, isinstance(family, FullRank), dtype)
     began = time.perf_counter()
     start = Start(init) if init is not None else _find_start(key, target, evaluator, family)
-    if is_open:
-        family = default_family(target, init, start)
-        start = start._replace(approximation=family.of(start.approximation))
+    if is_open and type(enough := default_family(target, init, start)) is not type(family):
+        family, start = enough, start._replace(approximation=enough.of(start.approximation))
     if estimator is None:
         columns = getattr(start.approximation, "capacity", 0)
         chosen = default_estimator(target, objective, start.variance, family, columns)
