@@ -42,6 +42,7 @@ _WORTH = 0.01  # nats, of a direction that is taken along
 _LEAST_PRECISION = 1e-6
 _WIDEST = (np.inf, 16.0, 4.0, 1.0)  # variances along directions that are tried: curvature may not reach that far
 _EVEN = 10.0  # variance of log weights of a start that needs no other
+_HOPELESS = 1e3  # relative fall of the bound below the highest
 _BESIDE = 0.5  # standard deviations, to break a symmetry
 _MUCH = 0.5  # nats by which a start may be worse
 _ERRORS = 2.0  # by which one must be ahead of another to be surely so
@@ -110,9 +111,12 @@ def _race(rng: np.random.Generator, evaluator: Evaluator, places: list[_Place]) 
     Those that are ahead, or promise most, go on; and go on again if what is ahead is not what promises most.
     """
     racing = {i: _follow(rng, evaluator, place, _FIRST_STEPS) for i, place in enumerate(places)}
-    for horizons in (_AHEAD, _AHEAD[::2]):
+    highest = max(place.promise(0) for place in racing.values())
+    # Bounds that are as low as this jump about: what they promise is noise.
+    racing = {i: place for i, place in racing.items() if place.promise(0) >= highest - _HOPELESS * (1 + abs(highest))}
+    for again, horizons in enumerate((_AHEAD, _AHEAD[::2])):
         first = sorted({max(racing, key=lambda i: racing[i].promise(ahead)) for ahead in horizons})
-        if len(first) == 1 and len(racing) < len(places):
+        if again and len(first) == 1:
             break
         racing = {i: _follow(rng, evaluator, racing[i], _MORE_STEPS) for i in first}
     best = max(racing, key=lambda i: racing[i].promise(_AHEAD[1]))
