@@ -61,6 +61,7 @@ class Start(NamedTuple):
     variance: float = math.inf  # of the log weights of its draws; infinite where not known
     modes: tuple[Mode, ...] = ()
     scale: Gaussian | None = None  # whose standard deviations the scouts' starts were measured in
+    left_out: float = math.inf  # nats of correlations that a low-rank Gaussian would not have; infinite where not known
 
 
 def find_start(rng: np.random.Generator, target: Target, evaluator: Evaluator, draws: int) -> Start:

@@ -17,6 +17,7 @@ from bures.engine import FEW_POINTS, MANY, Evaluator, default_draws, evaluator_o
 from bures.estimator import AbstractEstimator
 from bures.family import AbstractApproximation, AbstractFamily, FullRank, Mixture
 from bures.fitting.defaults import (
+    FULL_RANK_DIM,
     default_estimator,
     default_family,
     default_objective,
@@ -66,7 +67,7 @@ def fit(
     - `objective`, `estimator`, `geometry`: any legal combination; by default those of
         `default_objective` and `default_estimator`, and `Whitened`.
     - `family`: `FullRank()`, `MeanField()`, `LowRank(rank=None)` or `Mixture()`; by default that of `init`, or else
-        full rank up to 400 dimensions and low rank beyond.
+        full rank up to 400 dimensions, unless the start shows that low rank is enough, and low rank beyond.
     - `init`: the first approximation; by default one close to a mode, or a wider one that sees more mass. Its dtype is
         the dtype of the fit. One of another family is replaced by the nearest member of `family`.
     - `num_steps`: take exactly this many steps; by default, stop when the bound has stopped improving.
@@ -86,6 +87,7 @@ def fit(
     target = as_target(target, dim)
     check_key(key)
     _check_init(init)
+    is_open = family is None and init is None and geometry is None and num_steps is None  # the start may say more
     family = default_family(target, init) if family is None else family
     check_part("family", family, AbstractFamily, "bures.LowRank()")
     if isinstance(family, Mixture):
@@ -107,7 +109,7 @@ def fit(
     _check_callback(callback)
     if is_traced(key, target, init, method):
         return _fit_traced(key, target, method, family.standard(target.dim) if init is None else init, num_steps)
-    begun, evaluator = _begin(key, target, method, family, init, estimator is None, num_steps is None)
+    begun, evaluator = _begin(key, target, method, family, init, estimator is None, num_steps is None, is_open=is_open)
     result = _run(begun, evaluator, num_steps or MAX_STEPS, tolerance, progress, callback)
     if num_steps is None:
         with contextlib.suppress(KeyboardInterrupt):  # the fit is not lost: it is judged when it is first asked for
@@ -180,13 +182,20 @@ def _begin(
     chooses: bool,
     stops_by_itself: bool,
     evaluator: Evaluator | None = None,
+    *,
+    is_open: bool = False,
 ) -> tuple[Fit, Evaluator]:
-    """The fit before its first step, and its evaluator; `chooses` the estimator anew by what the start has seen."""
+    """The fit before its first step, and its evaluator.
+
+    It `chooses` the estimator anew by what the start has seen, and the family if that `is_open`.
+    """
     dtype = None if init is None else init_state(target, init=init, **method.parts()).approximation.mean.dtype
     dense = isinstance(family, FullRank | Mixture)
     evaluator = evaluator_of(target, dense, dtype) if evaluator is None else evaluator
     began = time.perf_counter()
     start = Start(init) if init is not None else _find_start(key, target, evaluator, family)
+    if is_open and type(enough := default_family(target, init, start)) is not type(family):
+        family, start = enough, start._replace(approximation=enough.of(start.approximation))
     if chooses:
         columns = getattr(start.approximation, "capacity", 0)
         chosen = default_estimator(target, method.objective, start.variance, family, columns)
@@ -251,7 +260,8 @@ def _find_start(key: Key[Array, ""], target: Target, evaluator: Evaluator, famil
     if searched is not None and target.dim <= _SEARCHED_DIM:
         start = searched
     else:
-        start = find_start_in_factors(rng, target, evaluator, searched)
+        dense = searched is None and isinstance(family, FullRank) and target.dim <= FULL_RANK_DIM
+        start = find_start_in_factors(rng, target, evaluator, searched, dense)
     q = jax.tree.map(lambda part: np.asarray(part, evaluator.dtype), family.of(start.approximation))
     return start._replace(approximation=q, variance=start.variance if isinstance(family, FullRank) else np.inf)
 
