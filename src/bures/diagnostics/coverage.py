@@ -106,8 +106,8 @@ def _gaussian_and_parts(q: AbstractApproximation) -> tuple[Gaussian, list[tuple[
     """The Gaussian of q's moments, and the Gaussians that q is made of with the logarithms of their shares."""
     if isinstance(q, GaussianMixture):
         return q.as_gaussian(), list(zip(q.components, q.log_shares.tolist(), strict=True))
-    q = to_host(q.as_gaussian())
-    return q, [(q, 0.0)]
+    one: Gaussian = to_host(q.as_gaussian())
+    return one, [(one, 0.0)]
 
 
 def _climb_and_weigh(

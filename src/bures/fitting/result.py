@@ -165,14 +165,14 @@ class Fit(eqx.Module):
             if is_traced(self.approximation):
                 raise ValueError("A fit cannot be judged under jit or vmap. Return it first, then ask for diagnostics.")
             q = self.approximation
-            self.judge_with(evaluator_of(self.target, q.is_dense, q.mean.dtype))
+            return self.judge_with(evaluator_of(self.target, q.is_dense, q.mean.dtype))
         return self.record.judgement
 
-    def judge_with(self, evaluator: Evaluator) -> None:
-        """Make the judgement, if there is none, through an evaluator that may end it."""
+    def judge_with(self, evaluator: Evaluator) -> Judgement:
+        """The judgement, made if there is none, through an evaluator that may end it."""
         record = self.record
         if record.judgement is not None:
-            return
+            return record.judgement
         began, compiled = time.perf_counter(), evaluator.compile_seconds
         record.judgement = judge(
             self.key,
@@ -187,6 +187,7 @@ class Fit(eqx.Module):
         compiled = evaluator.compile_seconds - compiled
         record.seconds["judgement"] = time.perf_counter() - began - compiled
         record.seconds["compile"] = record.seconds.get("compile", 0.0) + compiled
+        return record.judgement
 
     @property
     def diagnostics(self) -> Diagnostics:
