@@ -82,7 +82,8 @@ def sample(
 
     The tree has `posterior` in the target's own variables and `sample_stats` (log p; for draws that were resampled
     log q and the log weights they had). Its attributes, and those of `posterior`: `rung`; `verdict`, a sentence;
-    `trustworthy`; `log_evidence` and `log_evidence_error` where a fit gave the draws; `evaluations`, `evaluations_by_rung`, `seconds`.
+    `trustworthy`; `log_evidence` and `log_evidence_error` where a fit gave the draws; `evaluations`,
+    `evaluations_by_rung`, `seconds`.
 
     >>> import jax, jax.numpy as jnp, bures
     >>> tree = bures.sample(lambda z: -jnp.sum((z - 3) ** 2) / 8, dim=2, key=jax.random.key(0))
