@@ -62,6 +62,7 @@ class FamilyName(enum.StrEnum):
     full = "full"
     mean_field = "mean-field"
     low_rank = "low-rank"
+    mixture = "mixture"
 
 
 class Indices(enum.StrEnum):
@@ -106,7 +107,8 @@ def fit(
         FamilyName | None,
         typer.Option(
             help="Gaussians with any covariance; with independent coordinates; or with a diagonal and a few "
-            "directions, which is for many dimensions. [default: full up to 400 dimensions, low-rank beyond]"
+            "directions, which is for many dimensions; or mixtures of Gaussians, as many as pay. [default: full up to "
+            "400 dimensions, low-rank beyond]"
         ),
     ] = None,
     rank: Annotated[
@@ -481,7 +483,12 @@ def _make_family(name: FamilyName | None, rank: int | None) -> Any:
         raise ValueError("--rank is for --family low-rank. Leave it out, or choose that family.")
     if name is FamilyName.low_rank:
         return bures.LowRank(rank)
-    return {None: None, FamilyName.full: bures.FullRank(), FamilyName.mean_field: bures.MeanField()}[name]
+    kinds = {
+        FamilyName.full: bures.FullRank,
+        FamilyName.mean_field: bures.MeanField,
+        FamilyName.mixture: bures.Mixture,
+    }
+    return None if name is None else kinds[name]()
 
 
 def _make_start(mean: str | None, variance: float) -> Any:

@@ -18,12 +18,12 @@ from matplotlib import rcsetup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
-from scipy import ndimage, stats
+from scipy import ndimage
 
 from bures import diagnostics
 from bures.check import check_positive_integer, fail
 from bures.engine import Evaluator
-from bures.family import AbstractApproximation, Gaussian
+from bures.family import AbstractApproximation, Gaussian, GaussianMixture
 from bures.fitting import Fit
 from bures.objective import AbstractObjective
 from bures.reference import Chains
@@ -326,12 +326,15 @@ def _fill_contours(ax: Axes, x: np.ndarray, y: np.ndarray, density: np.ndarray) 
 def _draw_ellipses(
     ax: Axes, q: Any, i: int = 0, j: int = 1, *, width: float, label: str | None = None, **style: Any
 ) -> None:
-    """Where coordinates i and j are 1 and 2 standard deviations from their mean."""
+    """Where coordinates i and j are 1 and 2 standard deviations from their mean; of a mixture, for each component."""
     pair = q.marginal([i, j])
-    mean, root = np.asarray(pair.mean), np.asarray(pair.chol)
-    for radius in (1, 2):
-        points = mean + radius * _CIRCLE @ root.T
-        ax.plot(*points.T, label=label if radius == 1 else None, linewidth=width / radius, **style)
+    parts = pair.components if isinstance(pair, GaussianMixture) else (pair,)
+    for part in parts:
+        mean, root = np.asarray(part.mean), np.asarray(part.chol)
+        for radius in (1, 2):
+            points = mean + radius * _CIRCLE @ root.T
+            ax.plot(*points.T, label=label if radius == 1 else None, linewidth=width / radius, **style)
+        label = None
 
 
 def _draw_marginal(
@@ -343,7 +346,7 @@ def _draw_marginal(
         ax.hist(inside, bins=40, density=True, color=_REFERENCE, label=reference_name)
     x = np.linspace(low, high, 300)
     for (name, q), style in zip(curves.items(), _line_styles(), strict=False):
-        ax.plot(x, stats.norm.pdf(x, float(q.mean[i]), float(q.standard_deviations[i])), label=name, **style)
+        ax.plot(x, np.exp(np.asarray(q.marginal(i).log_prob(x[:, None]))), label=name, **style)
     ax.set(xlim=(low, high), yticks=[])
     ax.spines["left"].set_visible(False)
     ax.locator_params(axis="x", nbins=4)
