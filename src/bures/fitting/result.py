@@ -299,8 +299,10 @@ class Fit(eqx.Module):
     def __str__(self) -> str:
         """The outcome, and what the judgement says."""
         method = self.method
-        names = (type(part).__name__ for part in (method.objective, method.estimator, method.geometry))
-        how = f"{' × '.join(names)}, {self.approximation.label}, {self.num_steps} steps"
+        names = [type(part).__name__ for part in (method.objective, method.estimator, method.geometry)]
+        is_mixed = self.num_steps == self.record.mixed_rounds > 0
+        by = f"{names[0]} on a pool of draws" if is_mixed else " × ".join(names)
+        how = f"{by}, {self.approximation.label}, {self.num_steps} {'rounds' if is_mixed else 'steps'}"
         text = f"Fit of {self.target.dim} dimensions by {how}\n{self.outcome}"
         found = self.diagnostics
         figures = f"nESS {100 * found.ness:.1f}%"

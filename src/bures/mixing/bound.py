@@ -19,17 +19,22 @@ def weights(log_p: np.ndarray, log_q: np.ndarray, log_evidence: float) -> np.nda
     return np.exp(np.minimum(log_p - log_q - log_evidence, _LARGEST))
 
 
+def of_tuples(w: np.ndarray, size: float = K) -> np.ndarray:
+    """What each draw adds to the bound of tuples of a size, beyond the log evidence."""
+    return size * np.log1p((w - 1) / size)
+
+
 def deficits(w: np.ndarray, drawn: np.ndarray, size: float = K) -> np.ndarray:
     """What each draw adds to the deficit, of tuples of a size; `drawn` is q over the density that it was drawn from.
 
     That the mean of w is one is used: w − 1 takes most of the noise away.
     """
-    return 2 * size * drawn * ((w - 1) - size * np.log1p((w - 1) / size))
+    return 2 * size * drawn * ((w - 1) - of_tuples(w, size))
 
 
 def variation(w: np.ndarray, size: float = K) -> np.ndarray:
     """The first variation of the bound of tuples of a size along q, times the size."""
-    return size * np.log1p((w - 1) / size) - size * w / (size - 1 + w)
+    return of_tuples(w, size) - size * w / (size - 1 + w)
 
 
 def coefficients(w: np.ndarray, drawn: np.ndarray, least_share: float) -> np.ndarray:

@@ -32,7 +32,7 @@ _TAIL_SIZE = 3 * bound.K  # of the tuples by which tails are chosen: larger ones
 class Round(NamedTuple):
     """What a round saw of the mixture that it began with, by fresh draws."""
 
-    bound: float  # the mean log weight
+    bound: float  # the IW-ELBO
     ness: float
     deficit: float
     draws: int
@@ -147,13 +147,11 @@ class _Run:
     def look(self, batch: Any) -> Round:
         """Fresh draws of the proposal, as those of q."""
         log_q = self.q.log_density(batch.z)
-        log_weights = batch.log_p - log_q
         drawn = np.exp(log_q - batch.proposal.log_density(batch.z))
         w = bound.weights(batch.log_p, log_q, self.pool.log_evidence)
-        finite = np.isfinite(log_weights)
-        mean = float(np.average(log_weights[finite], weights=drawn[finite])) if np.any(finite) else -math.inf
+        value = self.pool.log_evidence + float(np.average(bound.of_tuples(w), weights=drawn))
         deficit = float(np.mean(bound.deficits(w, drawn, _TAIL_SIZE)))
-        return Round(mean, _ness(w, drawn), deficit, len(batch.z), float(self.q.min_eigenvalue()))
+        return Round(value, _ness(w, drawn), deficit, len(batch.z), float(self.q.min_eigenvalue()))
 
     def least_gain(self, now: Moved) -> float:
         """Of the deficit, by one component more."""
