@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,10 +16,15 @@ _ERRORS = 2.0  # standard errors by which a component must help
 _STEPS = 4  # with a new component before it is judged
 
 
-def grown(
-    rng: np.random.Generator, now: Moved, places: Sequence[Gaussian], least_gain: float
-) -> tuple[Moved, float] | None:
-    """The mixture with the component that helps most, and by how much; None where none helps enough."""
+class Growth(NamedTuple):
+    """A mixture with one component more, the last one, and whether that helps enough."""
+
+    tried: Moved
+    helps: bool
+
+
+def grow(rng: np.random.Generator, now: Moved, places: Sequence[Gaussian], least_gain: float) -> Growth | None:
+    """The mixture with the component that helps most."""
     before = now.deficits()
     best, best_gain = None, -math.inf
     for mean, covariance in (*_candidates(rng, now), *((q.mean, q.chol @ q.chol.T) for q in places)):
@@ -34,7 +40,7 @@ def grown(
     for _ in range(_STEPS):
         best = best.stepped()
     gain, error = _gain(before, best)
-    return (best, gain) if gain > max(_ERRORS * error, least_gain) else None
+    return Growth(best, gain > max(_ERRORS * error, least_gain))
 
 
 def _gain(before: np.ndarray, after: Moved) -> tuple[float, float]:

@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bures.arrays import log_sum_exp
 from bures.family.gaussian import Gaussian
 from bures.family.mixture import GaussianMixture
 from bures.mixing import bound
-from bures.mixing.growing import grown
+from bures.mixing.growing import grow
 from bures.mixing.moving import Moved, with_tails
 from bures.mixing.pool import Pool, draw_batch
 
@@ -22,7 +23,8 @@ _SMALLEST_SHARE = 3e-4
 _MOST_COMPONENTS = 25
 _ENOUGH = 0.015  # deficit of fresh draws at which there is nothing left to gain: an nESS of 98.5%
 _JUDGED = 2500  # latest fresh draws by which that is seen
-_CHECKED, _CONFIRMED = 3000, 0.9  # fresh draws that must confirm so much of the nESS that the pool promises
+_CHECKED, _CONFIRMED = 3000, 1.2  # fresh draws that must see no more than so many times the deficit of the pool
+_DOUBTFUL_SHARE = 0.05  # of the draws, for a component that does not surely help
 _PATIENCE, _PATIENT_SHARE = 3000, 0.4  # draws without a new component after which none is expected, and of all draws
 _LEAST_EVALUATIONS, _EVALUATIONS_PER_DIMENSION, _MOST_EVALUATIONS = 20_000, 5_000, 60_000
 _LEAST_TAIL = 0.03
@@ -94,6 +96,7 @@ class _Run:
         self.checking, self.expected = False, 0.0
         self.now: Moved | None = None
         self.settled = False
+        self.doubtful: GaussianMixture | None = None
         self.kept: list[GaussianMixture] = []
 
     @property
@@ -110,10 +113,19 @@ class _Run:
     def ended(self) -> bool:
         return self.settled or self.left <= 0
 
+    def proposal(self) -> GaussianMixture:
+        """What to draw from: with the component that did not help surely, so that its place is looked at again."""
+        if self.doubtful is None or self.checking:
+            return self.q
+        q = self.doubtful
+        log_shares = np.append(q.log_shares[:-1], np.maximum(q.log_shares[-1], math.log(_DOUBTFUL_SHARE)))
+        log_shares = log_shares - log_sum_exp(log_shares, axis=0)
+        return GaussianMixture.unchecked(log_shares, q.means, q.chols, q.tail)
+
     def round(self) -> Round:
         """Draw, look at the draws, move and grow."""
         n = self.draws
-        batch = draw_batch(self.rng, self.q, self.evaluator, n)
+        batch = draw_batch(self.rng, self.proposal(), self.evaluator, n)
         self.left -= n
         self.pool.add(batch)
         seen = self.look(batch)
@@ -124,24 +136,24 @@ class _Run:
         now = Moved(self.q, self.pool)
         for _ in range(_STEPS):
             now = now.stepped()
-        more = None
+        self.doubtful = None
+        helps = False
         if now.q.num_components < self.max_components:
-            more = grown(self.rng, now, self.places, self.least_gain(now))
-        if more is not None:
-            now, self.idle = more[0], 0
-        else:
-            self.idle += n
+            growth = grow(self.rng, now, self.places, self.least_gain(now))
+            helps = growth is not None and growth.helps
+            if growth is not None:
+                now, self.doubtful = (growth.tried, None) if helps else (now, growth.tried.q)
+        self.idle = 0 if helps else self.idle + n
         large = now.q.log_shares > math.log(_SMALLEST_SHARE)
         self.now = now if np.all(large) else now.without(large)
         self.q = self.now.q
         self.kept = [*self.kept[-3:], self.q]
         self.drawn += n
-        expected = _ness(self.now.w, self.now.drawn)
         if self.checking:
-            self.settled = more is None and seen.ness > _CONFIRMED * self.expected
+            self.settled = not helps and seen.deficit < _CONFIRMED * self.expected + _ENOUGH
             self.checking, self.idle = False, 0
         elif self.is_enough() or self.idle >= max(_PATIENCE, _PATIENT_SHARE * self.drawn):
-            self.checking, self.expected = True, expected
+            self.checking, self.expected = True, float(np.mean(self.now.deficits(_TAIL_SIZE)))
         return seen
 
     def look(self, batch: Any) -> Round:
