@@ -21,9 +21,12 @@ from problems import (
 
 import bures
 from bures.arrays import to_device, to_host
-from bures.draws import generator, host_seed
+from bures.draws import generator, generators, host_seed
 from bures.engine import Evaluator
+from bures.estimator import _blocked
+from bures.fitting.defaults import default_methods
 from bures.loop import LoopState, Method, Methods, State, advance_on_host, take_step
+from bures.objective import Tempered
 
 
 class Rows(eqx.Module):
@@ -267,3 +270,41 @@ def test_a_first_fit_compiles_one_program_that_counts():
     assert first <= 12
     assert slow <= 6
     assert second == first
+
+
+def test_numbered_generators_are_those_made_one_by_one():
+    numbered = generators(12345)
+    for number in (0, 7, 3, 2**32 - 1):
+        source = numbered(number)
+        np.testing.assert_array_equal(source.standard_normal(5), generator(12345, number).standard_normal(5))
+        source.random(3, np.float32)  # leaves half a word behind
+
+
+BLOCKED = {
+    "IWELBO": bures.IWELBO(10),
+    "VRIWAE": bures.VRIWAE(10, 0.94),
+    "the limit of the ELBO": bures.VRIWAE(10, 1.0),
+    "Tempered": Tempered.of(bures.IWELBO(10), np.float64(0.7)),
+}
+
+
+@pytest.mark.parametrize("spread", [0.1, 1.0, 20.0, 1000.0])
+@pytest.mark.parametrize("name", BLOCKED)
+def test_blocked_coefficients_are_those_of_the_compiled_loop(name, spread):
+    """Quick on the host, also where that underflows, and where draws have no density."""
+    log_weights = spread * np.random.default_rng(0).standard_normal((40, 10)) - 1000
+    log_weights[3, 4] = -np.inf if name != "the limit of the ELBO" else log_weights[3, 4]
+    here, there = (_blocked(BLOCKED[name], x, 8) for x in (log_weights, jnp.asarray(log_weights)))
+    for mine, other in zip(here, there, strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-9, atol=1e-12)
+    np.testing.assert_array_equal(_blocked(BLOCKED[name], log_weights, 8, second_order=False)[1], here[1])
+
+
+def test_late_steps_take_more_draws_and_are_counted():
+    target = correlated_target()
+    method = Method(bures.IWELBO(10), bures.Stein(M=40), bures.Whitened())
+    methods = default_methods(method, target)
+    assert [methods.at(step).estimator.M for step in (0, 7, 8, 100)] == [40, 40, 160, 160]
+    assert methods.cost(10).log_densities == 8 * 400 + 2 * 1600
+    heavy = bures.Target(Rows(jnp.ones((1000, 3))), 3)
+    assert default_methods(method, heavy).at(20).estimator.M == 40

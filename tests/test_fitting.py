@@ -12,8 +12,10 @@ from problems import box, correlated_target, regression_data
 
 import bures
 from bures.fitting import default_estimator, default_objective, default_tolerance
+from bures.fitting.defaults import default_family
 from bures.fitting.milestones import next_checkpoint
 from bures.outcome import Outcome, bound_gain, has_converged, has_diverged
+from bures.start import Start
 
 PAPER = {"objective": bures.ELBO(), "estimator": bures.Price(M=8), "geometry": bures.BuresWasserstein(0.3)}
 ADAM = {"objective": bures.IWELBO(K=3), "estimator": bures.Reparameterised(M=8), "geometry": bures.Euclidean(0.02)}
@@ -338,3 +340,38 @@ def test_a_start_far_too_wide_needs_few_steps_at_every_size_of_tuple(K):
     options = dict(objective=bures.IWELBO(K=K), estimator=estimator, init=wide)
     fit = bures.fit(target, key=jax.random.key(0), num_steps=10, **options)
     assert float(fit.approximation.kl(bures.laplace(target))) < 0.1
+
+
+# ---- The family by default ------------------------------------------------------------------------------------------
+
+
+def test_the_start_may_say_that_low_rank_is_enough():
+    def chosen(dim, left_out):
+        target = bures.Target(lambda z: -z @ z, dim)
+        return default_family(target, None, Start(bures.Gaussian.standard(dim), left_out=left_out))
+
+    assert isinstance(chosen(200, 0.1), bures.LowRank)
+    assert isinstance(chosen(200, 0.3), bures.FullRank)  # more than the tolerance of 0.2 nats
+    assert isinstance(chosen(200, np.inf), bures.FullRank)
+    assert isinstance(chosen(80, 0.0), bures.FullRank)  # few draws are no gain there
+    assert isinstance(chosen(500, np.inf), bures.LowRank)
+
+
+def test_low_rank_where_it_is_enough_loses_nothing(key):
+    effects = np.random.default_rng(1).standard_normal((120, 1))
+    y = effects + np.random.default_rng(2).standard_normal((120, 8))
+
+    def log_density(z):
+        mean, log_spread, effects = z[0], z[1], z[2:]
+        prior = -jnp.sum((effects - mean) ** 2) / (2 * jnp.exp(2 * log_spread)) - 120 * log_spread
+        return prior - jnp.sum((y - effects[:, None]) ** 2) / 2 - (mean**2 + log_spread**2) / 2
+
+    target = bures.Target(log_density, 122)
+    by_itself = bures.fit(target, key=key)
+    full = bures.fit(target, key=key, family=bures.FullRank())
+    assert isinstance(by_itself.approximation, bures.LowRankGaussian)
+    assert isinstance(full.approximation, bures.Gaussian)
+    assert by_itself.diagnostics.elbo > full.diagnostics.elbo - 0.1
+    # What is said to the fit in other ways leaves the family as it was.
+    short = bures.fit(target, key=key, num_steps=2)
+    assert isinstance(short.approximation, bures.Gaussian)

@@ -7,7 +7,7 @@ import pytest
 import bures
 from bures.draws import host_generator
 from bures.engine import Evaluator
-from bures.integrable import refuse_improper
+from bures.integrable import _principal, refuse_improper
 from bures.search import climb
 from bures.start import find_start
 
@@ -73,3 +73,12 @@ def test_a_gaussian_is_proper_however_wide(deviation, key):
     target = bures.Target(lambda z: -jnp.sum((z / deviation) ** 2) / 2, 2)
     q = start_of(target, key).approximation
     np.testing.assert_allclose(np.linalg.norm(q.chol, axis=1), deviation, rtol=1e-3)
+
+
+def test_axes_along_the_coordinates_are_their_own():
+    axes = np.diag([0.5, 3.0, 1.0])
+    vectors, deviations = _principal(axes)
+    np.testing.assert_allclose(deviations, np.linalg.svd(axes)[1])
+    np.testing.assert_allclose((vectors * deviations) @ vectors.T, axes)
+    turned = np.linalg.qr(np.random.default_rng(0).standard_normal((3, 3)))[0] @ axes
+    np.testing.assert_allclose(_principal(turned)[1], deviations)

@@ -9,6 +9,7 @@ from problems import FLOATS, low_rank_gaussian, mean_field_gaussian, random_gaus
 
 import bures
 from bures.arrays import to_host
+from bures.family import low_rank_moves as moves
 from bures.target.blocks import largest_array
 
 DIM = 7
@@ -193,3 +194,29 @@ def test_no_matrix_beyond_its_size(unchecked_types):
         q.kl(bures.MeanField().standard(3))
     with pytest.raises(ValueError, match="coordinates from 0 to 4999"):
         q.marginal(5000)
+
+
+def test_the_dense_gaussian_is_the_same_by_either_library():
+    q = MEMBERS["wide and narrow"]()
+    on_host = to_host(q).as_gaussian()
+    np.testing.assert_allclose(on_host.chol, q.as_gaussian().chol, rtol=1e-12, atol=1e-14)
+
+
+# ---- What is seen of columns ----------------------------------------------------------------------------------------
+
+
+def test_a_first_signal_is_believed_as_far_as_it_exceeds_its_noise():
+    noise = np.array(8.0)
+    assert moves._wiener(np.array(0.0), np.array(5.0), noise)[0] == pytest.approx(0.2 * 5)
+    assert moves._wiener(np.array(0.0), np.array(500.0), noise)[0] == pytest.approx(492 + 0.2 * 8)
+    signal, gain = moves._wiener(np.array(0.0), np.array(-5.0), noise)
+    assert signal < 0 and gain == 0
+
+
+def test_noise_of_columns_is_no_gap(key):
+    """At the optimum of a target that is not Gaussian, with a column in use: the gap is far below what noise shows."""
+    dim = 60
+    target = bures.Target(lambda z: -jnp.sum(z**2 / 2 + 0.3 * z**4) + 0.01 * z.sum() ** 2, dim)
+    fit = bures.fit(target, key=key, family=bures.LowRank())
+    assert fit.outcome is bures.Outcome.CONVERGED
+    assert fit.num_steps < 60, fit.num_steps

@@ -9,9 +9,8 @@ import pytest
 import bures
 from bures.engine import Evaluator
 from bures.family.gaussian import Gaussian
-from bures.modes import find_modes, is_explained, scatter
-from bures.search import Budget
-from bures.start import Mode, View
+from bures.modes import Mode, View, find_modes, is_explained, scatter, weigh
+from bures.search import Budget, climb
 
 
 class Gaussians(eqx.Module):
@@ -130,3 +129,18 @@ def test_points_are_scattered_about_all_modes():
     for x in (-500.0, 500.0):
         assert np.sum(np.linalg.norm(z - [x, 0], axis=1) < 30) > 100
     assert np.sum(np.abs(z[:, 0]) < 400) > 50
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_draw_that_falls_onto_a_known_mode_is_not_counted(seed):
+    """It would outweigh all others, and with them the mode would be taken for one that two or three draws see."""
+    means = np.array([[0.0, 0.0], [6.0, 0.0]])
+    covariances = np.stack([np.eye(2), 9 * np.eye(2)])
+    evaluator = Evaluator(mixture(np.array([0.97, 0.03]), means, covariances))
+    budget, rng = Budget(evaluator, 10_000), np.random.default_rng(seed)
+    [first] = weigh(rng, budget, climb(budget.value_and_score, means[:1]), ())
+    known = Mode(Gaussian.unchecked(means[0], np.eye(2)), first.view._replace(log_mass=np.log(0.97)))
+    wide = Gaussian.unchecked(means[1], 3 * np.eye(2))
+    summit = climb(budget.value_and_score, means[1:])[0]._replace(point=wide.mean, axes=wide.chol)
+    [mode] = weigh(rng, budget, [summit], [known], 200)
+    np.testing.assert_allclose(np.exp(mode.log_mass), 0.03, rtol=0.3)

@@ -7,8 +7,8 @@ import pytest
 import bures
 from bures.engine import Evaluator
 from bures.family.gaussian import Gaussian
-from bures.search import Budget
-from bures.survey import spread, surprising_places, survey, unknown_places
+from bures.search import Budget, Scouts
+from bures.survey import hidden_places, spread, surprising_places, survey, unknown_places, without_known
 
 
 def beside(place, width, weight=0.3):
@@ -50,22 +50,25 @@ def test_in_few_dimensions_no_direction_is_left_out(dim):
 
 
 def survey_of(target, seed, **options):
-    budget = Budget(Evaluator(target), 10_000)
+    evaluator = Evaluator(target)
+    budget = Budget(evaluator, 10_000)
     q, rng = standard(target.dim), np.random.default_rng(seed)
     nowhere = np.zeros((0, target.dim))
-    return survey(rng, budget, q, [q], reach=100.0, also=nowhere, **options), budget.evaluator.count
+    mass = float(budget.value(np.zeros((1, target.dim)))[0]) + target.dim * np.log(2 * np.pi) / 2
+    evaluator.count = 0
+    return survey(rng, budget, q, [(q, mass)], reach=100.0, also=nowhere, **options), evaluator.count
 
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("place", [[9.0, 4.0], [-3.0, 30.0]])
 def test_a_narrow_mode_is_found(place, seed):
     """Its basin has a radius of its relative width times its distance."""
-    (ends, _), _ = survey_of(beside(place, 0.15), seed, count=800, more=800)
+    (ends, *_), _ = survey_of(beside(place, 0.15), seed, count=800, more=800)
     assert np.any(np.linalg.norm(ends - place, axis=1) < 0.1)
 
 
 def test_what_is_expected_is_looked_at_once():
-    (ends, values), count = survey_of(bures.Target(lambda z: -jnp.sum(z**2) / 2, 3), 0, count=500, more=700)
+    (ends, values, _), count = survey_of(bures.Target(lambda z: -jnp.sum(z**2) / 2, 3), 0, count=500, more=700)
     assert ends.shape == (0, 3) and values.shape == (0,)
     assert count == 1200
 
@@ -93,3 +96,30 @@ def test_draws_with_strange_slopes_lead_to_a_spike():
     ends, _ = surprising_places(budget, standard(5), z, values, scores, 200)
     assert np.any(np.linalg.norm(ends - place, axis=1) < 0.1)
     assert surprising_places(budget, standard(5), z[:-1], values[:-1], scores[:-1], 200)[0].shape == (0, 5)
+
+
+def test_what_is_left_beside_known_gaussians_is_the_other_mode():
+    target = beside([4.0, -3.0], 0.5)
+    z = np.random.default_rng(0).normal([4.0, -3.0], 1.0, (20, 2))
+    known = [(standard(2), np.log(0.7) + np.log(2 * np.pi))]
+    values, scores = without_known(Evaluator(target).value_and_score, known)(z)
+    squares = np.sum((z - [4.0, -3.0]) ** 2, axis=1) / 0.25
+    np.testing.assert_allclose(values, np.log(0.3 / 0.25) - squares / 2, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(scores, -(z - [4.0, -3.0]) / 0.25, rtol=1e-6, atol=1e-4)
+
+
+def test_a_mode_shows_in_the_last_digits_before_it_rules_a_place():
+    place = np.array([6.0, 0.0, 0.0, 0.0])
+    target = beside(place, 0.5)
+    evaluator = Evaluator(target)
+    mass = np.log(0.7) + 2 * np.log(2 * np.pi)
+    u = np.random.default_rng(0).standard_normal((500, 4)) * 1.5
+    u = u[np.linalg.norm(u - place, axis=1) > 4]  # none is where the other mode rules
+    values, scores = evaluator.value_and_score(u)
+    assert np.max(np.abs(scores + u)) < 1e-3
+
+    def left(mass):
+        return hidden_places(Budget(evaluator, 200), standard(4), [(standard(4), mass)], Scouts(u, values, scores), 150)
+
+    assert np.any(np.linalg.norm(left(mass)[0] - place, axis=1) < 0.1)
+    assert left(mass + 1)[0].shape == (0, 4)  # where no Gaussian is exact, nothing is told from its errors

@@ -2,6 +2,7 @@
 # `from package import module` for modules, `from module import name` for the rest.
 
 from bures import (
+    centring as centring,
     datasets as datasets,
     diagnostics as diagnostics,
     estimator as estimator,
@@ -16,6 +17,7 @@ from bures import (
     support as support,
     target as target,
 )
+from bures.centring import recentre as recentre
 from bures.diagnostics import Diagnostics as Diagnostics
 from bures.estimator import (
     Price as Price,
@@ -43,6 +45,7 @@ from bures.geometry import (
     Whitened as Whitened,
 )
 from bures.ladder import sample as sample
+from bures.learned_centring import Centring as Centring, learn_centring as learn_centring
 from bures.loop import Info as Info, State as State, init as init, step as step
 from bures.newton import laplace as laplace
 from bures.objective import ELBO as ELBO, IWELBO as IWELBO, VRIWAE as VRIWAE

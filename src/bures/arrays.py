@@ -29,9 +29,15 @@ else:
     AnyArray = jax.Array | np.ndarray | np.generic  # of JAX, or of NumPy with its scalars
 
 
+_HOST = (np.ndarray, np.generic)
+
+
 def on_host(*arrays: Any) -> bool:
     """Whether all of these are arrays or scalars of NumPy."""
-    return all(isinstance(array, np.ndarray | np.generic) for array in arrays)
+    for array in arrays:  # noqa: SIM110 - written out: it is asked dozens of times in a step
+        if not isinstance(array, _HOST):
+            return False
+    return True
 
 
 def namespace(*arrays: Any) -> Any:
@@ -106,7 +112,11 @@ def to_host(tree: Any) -> Any:
 
 def to_device(tree: Any) -> Any:
     """The same tree with its NumPy arrays as JAX arrays; nothing is compiled."""
-    return jax.tree.map(lambda x: jax.device_put(x) if isinstance(x, np.ndarray | np.generic) else x, tree)
+    leaves, structure = jax.tree.flatten(tree)
+    ours = [i for i, leaf in enumerate(leaves) if isinstance(leaf, np.ndarray | np.generic)]
+    for i, array in zip(ours, jax.device_put([leaves[i] for i in ours]), strict=True):  # all at once: a call is dear
+        leaves[i] = array
+    return jax.tree.unflatten(structure, leaves)
 
 
 def _is_key(x: jax.Array) -> bool:

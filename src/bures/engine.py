@@ -137,6 +137,8 @@ class Evaluator:
         return values, scores
 
 
+Watch = Callable[[Evaluator], Evaluator]  # may have an evaluator note what it is asked for, and end the work
+
 _COMPILED: set[int] = set()  # programs that this process has compiled: only for `compile_seconds`
 
 

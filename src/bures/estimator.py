@@ -111,7 +111,8 @@ class Price(AbstractEstimator):
         at = _derivatives(noise, q, target, objective, self.indices, self.permutations)
         n = at.A.size
         if q.has_shares:
-            return at.finish(Curvature(target, at.z, at.score, at.A / n, at.B / n), objective)
+            curvature = Curvature(target, at.z, at.score, at.A / n, at.B / n)
+            return at.finish(_stein(at), objective)._replace(curvature=curvature)
         hessian = target.weighted_hessian(at.A / n, at.z)
         S = hessian + namespace(at.A).mean(at.A) * q.precision().matrix()
         return at.finish(Dense(S + (at.score.T * (at.B / n)) @ at.score), objective)
@@ -137,8 +138,7 @@ class Stein(AbstractEstimator):
 
     def field(self, noise, q, target, objective):
         at = _derivatives(noise, q, target, objective, self.indices, self.permutations, second_order=False)
-        weighted = at.entropy_scores * (at.A / at.A.size)[:, None]
-        return at.finish(SteinSlope(weighted, at.score), objective)
+        return at.finish(_stein(at), objective)
 
     def cost(self, objective):
         return Cost(self.M * objective.K, self.M * (objective.K if self.indices == "all" else 1), 0)
@@ -330,6 +330,10 @@ def _derivatives(
     entropy_scores = q.precision_times_noise(noise)
     score = xp.where(active, score + entropy_scores, 0)
     return _Derivatives(z, noise, score, A, B, entropy_scores, mean_A, log_weights, bound, variation)
+
+
+def _stein(at: _Derivatives) -> SteinSlope:
+    return SteinSlope(at.entropy_scores * (at.A / at.A.size)[:, None], at.score)
 
 
 def _variation(objective: AbstractObjective, log_weights: Float[AnyArray, "M K"]) -> Float[AnyArray, "M K"]:

@@ -113,13 +113,14 @@ class Field(NamedTuple):
     score: Float[AnyArray, "n dim"]  # ∇ℓ at the draws; zero where the weight is
     weight: Float[AnyArray, " n"]  # of each draw, with sum E[A]
     a: Float[AnyArray, " dim"]  # the mean of the field, E[A s]
-    slope: Operator | Curvature
+    slope: Operator
     entropy_score: Float[AnyArray, " dim"]  # the part of `a` that −∇log q contributed; zero in expectation if K = 1
     mean_A: Float[AnyArray, ""]  # over all draws, so that it cannot vanish: at least 1/K²
     log_weights: Float[AnyArray, "M K"]
     bound: Float[AnyArray, ""]
     K: int
     variation: Float[AnyArray, " n"] | None = None  # F − g at each draw, over their number, where q has shares
+    curvature: Curvature | None = None  # where there are Hessians and q has more than one slope
 
 
 class Estimate(NamedTuple):

@@ -56,7 +56,7 @@ def _landscape(
 ) -> tuple[np.ndarray, np.ndarray, list[tuple[np.ndarray, float]]]:
     """A centre, axes at most as long as the density is wide around it, and directions of little curvature."""
     if mode is not None:
-        vectors, deviations, _ = np.linalg.svd(mode.axes)
+        vectors, deviations = _principal(mode.axes)
         level = _level_axes(evaluator, mode, vectors, deviations)
         candidates = [(vectors[:, i], max(1.0, float(deviations[i]))) for i in level]
         return mode.point, vectors * np.minimum(deviations, 1), candidates
@@ -68,6 +68,19 @@ def _landscape(
     axes = end.axes / np.maximum(lengths, 1)
     longest = flat[np.argsort(-lengths[flat])][:_DIRECTIONS]
     return end.point, axes, [(end.point - start, 1.0), *((end.axes[:, i], 1.0) for i in longest)]
+
+
+def _principal(axes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Directions and lengths of the axes of the ellipsoid, the longest first; axes along the coordinates are their own.
+
+    The decomposition takes d³, longer than all else of a start in factors.
+    """
+    lengths = np.diagonal(axes)
+    if np.count_nonzero(axes) > lengths.size:
+        vectors, deviations, _ = np.linalg.svd(axes)
+        return vectors, deviations
+    order = np.argsort(-np.abs(lengths), stable=True)
+    return np.eye(lengths.size)[:, order], np.abs(lengths)[order]
 
 
 def _level_axes(evaluator: Evaluator | Budget, mode: Summit, vectors: np.ndarray, deviations: np.ndarray) -> list[int]:

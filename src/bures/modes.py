@@ -5,15 +5,16 @@ Gaussian explains the slopes at all points that it rules, however far away: so a
 the modes that they find explain others, and so on until nothing is left to explain or to spend.
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from bures import linalg
 from bures.family.gaussian import Gaussian
 from bures.search import EXPECTED, Budget, Summit, ascend, climb
-from bures.start import Mode, distinct, gaussian_of, look
-from bures.survey import spread
+from bures.survey import Known, of_known, spread
 from bures.threads import one_blas_thread
 
 _DRAWS = 64  # to weigh a mode
@@ -26,19 +27,52 @@ _NEWTON_DIM = 100  # beyond it climbs go by gradients
 _ASCENT = 300  # evaluations of a climb by gradients
 _WIDER = 1.5  # times the box that holds all that is known
 _AROUND = 6.0  # standard deviations of a mode that the box holds
-_WAY_HOME = 6  # times without a new mode that climbs are tried, for each point scattered, before the next scatter
-_SINGLE_DRAW = 0.7  # error of a log mass from which it rests on two or three draws
+_WAY_HOME = 6  # climbs in a row that found nothing new, before the next scatter
+UNSEEN = 0.7  # error of a log mass from which it rests on two or three draws
+MODES = 6  # that are kept where evaluations are few: the heaviest
+_SAME, _SAME_FOR_NARROWER = 0.5, 5.0  # standard deviations between two climbs to one mode
 
 
-class _Seen(NamedTuple):
+class Mode(NamedTuple):
+    """A place where log p is highest around, its Gaussian, and the mass that draws of that see."""
+
+    gaussian: Gaussian
+    view: "View"  # of draws from it
+
+    @property
+    def log_mass(self) -> float:
+        return self.view.log_mass
+
+    @property
+    def height(self) -> float:
+        """log p at the mode, if it is a Gaussian of this mass."""
+        return self.log_mass + float(self.gaussian.log_prob_of_noise(np.zeros((1, self.gaussian.dim)))[0])
+
+    @property
+    def variance(self) -> float:
+        """Of the log weights of the draws."""
+        return float(np.var(self.view.log_weights))
+
+
+class View(NamedTuple):
+    """Draws of a Gaussian made wider, and the mass they see."""
+
+    z: np.ndarray
+    values: np.ndarray  # log p
+    log_weights: np.ndarray
+    log_mass: float  # −inf where they see nothing
+    error: float
+
+
+class Seen(NamedTuple):
     """Points that were looked at."""
 
     z: np.ndarray  # (n, dim)
     values: np.ndarray  # (n,)
     scores: np.ndarray  # (n, dim)
 
-    def chosen(self, which: np.ndarray) -> "_Seen":
-        return _Seen(self.z[which], self.values[which], self.scores[which])
+    def chosen(self, which: np.ndarray) -> "Seen":
+        return Seen(self.z[which], self.values[which], self.scores[which])
 
 
 def find_modes(
@@ -49,6 +83,7 @@ def find_modes(
     scale: Gaussian | None = None,
     reach: float = 100.0,
     most: int | None = None,
+    enough: int = _ENOUGH,
 ) -> tuple[Mode, ...]:
     """The known modes and all others that the budget's evaluations find, the heaviest first.
 
@@ -59,6 +94,7 @@ def find_modes(
         mode known, or the standard one.
     - `reach`: how far they are scattered, in those standard deviations.
     - `most`: modes that come back, at the most: the heaviest.
+    - `enough`: the search ends after so many points in a row that led to nothing new.
 
     >>> import bures
     >>> from bures.engine import Evaluator
@@ -70,11 +106,11 @@ def find_modes(
     with np.errstate(all="ignore"), one_blas_thread(budget.dim):
         modes = list(known)
         count, in_vain = _SCATTERED, 0
-        while budget.left > 2 * _DRAWS + budget.dim and in_vain < _ENOUGH:
+        while budget.left > 2 * _DRAWS + budget.dim and in_vain < enough:
             count = min(count, max(1, int(_SHARE * budget.left)))
             before = len(modes)
             seen = _look(budget, scatter(rng, modes, scale, count, budget.dim, reach))
-            modes = _climb_to_new(rng, budget, seen, modes)
+            modes = climb_to_new(rng, budget, seen, modes)
             in_vain = in_vain + count if len(modes) == before else 0
             count *= 2
     modes.sort(key=lambda mode: -mode.log_mass)
@@ -101,22 +137,24 @@ def scatter(
     return np.concatenate([scale.push(spread(rng, third, dim, reach)), *near, inside])
 
 
-def _look(budget: Budget, z: np.ndarray) -> _Seen:
+def _look(budget: Budget, z: np.ndarray) -> Seen:
     """log p and its slopes, where they are finite."""
     values, scores = (np.asarray(x, np.float64) for x in budget.value_and_score(z))
-    return _Seen(z, values, scores).chosen(np.isfinite(values) & np.all(np.isfinite(scores), axis=1))
+    return Seen(z, values, scores).chosen(np.isfinite(values) & np.all(np.isfinite(scores), axis=1))
 
 
-def _climb_to_new(rng: np.random.Generator, budget: Budget, seen: _Seen, modes: list[Mode]) -> list[Mode]:
-    """The modes, and those that unexplained points lead to."""
+def climb_to_new(
+    rng: np.random.Generator, budget: Budget, seen: Seen, modes: list[Mode], most_fruitless: int = _WAY_HOME
+) -> list[Mode]:
+    """The modes, and those that unexplained points lead to, until so many climbs in a row found nothing new."""
     for mode in modes:
         seen = seen.chosen(~is_explained(mode.gaussian, seen.z, seen.scores))
     fruitless = 0
-    while len(seen.z) and fruitless < _WAY_HOME and budget.left > 2 * _DRAWS:
+    while len(seen.z) and fruitless < most_fruitless and budget.left > 2 * _DRAWS:
         chosen = _next(rng, seen)
         found = distinct(_climb(budget.keeping(_DRAWS), seen.z[chosen], modes), [m.gaussian for m in modes], None)
         seen = seen.chosen(np.setdiff1d(np.arange(len(seen.z)), chosen))
-        new = weigh(rng, budget, found)
+        new = weigh(rng, budget, found, modes)
         fruitless = 0 if new else fruitless + 1
         for mode in new:
             seen = seen.chosen(~is_explained(mode.gaussian, seen.z, seen.scores))
@@ -130,7 +168,7 @@ def is_explained(q: Gaussian, z: np.ndarray, scores: np.ndarray) -> np.ndarray:
     return np.linalg.norm(scores @ q.chol + u, axis=1) < EXPECTED * np.linalg.norm(u, axis=1)
 
 
-def _next(rng: np.random.Generator, seen: _Seen) -> np.ndarray:
+def _next(rng: np.random.Generator, seen: Seen) -> np.ndarray:
     """Indices of points to climb from: the highest, and some others."""
     others = rng.permutation(len(seen.z))[: _CLIMBS - 1]
     return np.unique(np.append(others, np.argmax(seen.values)))
@@ -148,9 +186,78 @@ def _climb(budget: Budget, points: np.ndarray, modes: Sequence[Mode]) -> list[Su
     return climb(budget.value_and_score, points, axes=axes, rounds=_ROUNDS, both_sides=False)
 
 
-def weigh(rng: np.random.Generator, budget: Budget, summits: Sequence[Summit]) -> list[Mode]:
-    """The mass around each summit, where more than two or three draws see it."""
-    gaussians = [gaussian_of(summit) for summit in summits]
-    views = look(rng, budget, [(gaussian, 1, _DRAWS) for gaussian in gaussians])
-    modes = [Mode(gaussian, view) for gaussian, view in zip(gaussians, views, strict=True)]
-    return [mode for mode in modes if np.isfinite(mode.log_mass) and mode.view.error < _SINGLE_DRAW]
+def weigh(
+    rng: np.random.Generator, budget: Budget, summits: Sequence[Summit], known: Sequence[Mode], draws: int = _DRAWS
+) -> list[Mode]:
+    """The mass around each summit beside that of known modes, where more than two or three draws see it."""
+    gaussians = [gaussian_of(summit) for summit in summits if np.all(np.isfinite(summit.axes))]
+    modes: list[Mode] = []
+    for gaussian, view in zip(gaussians, look(rng, budget, [(q, 1, draws) for q in gaussians]), strict=True):
+        view = _beside([(mode.gaussian, mode.log_mass) for mode in (*known, *modes)], view)
+        if math.isfinite(view.log_mass) and view.error < UNSEEN:
+            modes.append(Mode(gaussian, view))
+    return modes
+
+
+def _beside(known: Known, view: View) -> View:
+    """A view with the mass that is not that of known Gaussians: one draw that fell onto another mode says nothing."""
+    if not known:
+        return view
+    explained = of_known(known, view.z)[0] - view.values
+    rest = view.log_weights + np.log(-np.expm1(np.minimum(explained, 0)))
+    seen = _view(view.z, view.values, np.where(np.isnan(rest), -np.inf, rest))
+    return view._replace(log_mass=seen.log_mass, error=seen.error)
+
+
+def distinct(summits: list[Summit], known: Sequence[Gaussian] = (), most: int | None = MODES) -> list[Summit]:
+    """The summits that are modes, none of those known, each once: the heaviest by their curvature, those first."""
+    kept: list[Summit] = []
+    modes = [summit for summit in summits if summit.is_mode and np.all(np.isfinite(summit.axes))]
+    for summit in sorted(modes, key=_laplace_mass, reverse=True):
+        others = [*known, *map(gaussian_of, kept)]
+        if not any(_is_same(other, gaussian_of(summit)) for other in others):
+            kept.append(summit)
+    return kept[:most]
+
+
+def look(rng: np.random.Generator, evaluator: Budget, wanted: list[tuple[Gaussian, float, int]]) -> list[View]:
+    """What draws of Gaussians made wider see of the target: (Gaussian, width, draws) each, evaluated together."""
+    noises = [rng.standard_normal((draws, evaluator.dim)) for _, _, draws in wanted]
+    points = [q.push(width * noise) for (q, width, _), noise in zip(wanted, noises, strict=True)]
+    if not points:
+        return []
+    values = np.asarray(evaluator.value(np.concatenate(points)), np.float64)
+    values = np.split(np.where(np.isfinite(values), values, -np.inf), np.cumsum([len(z) for z in points])[:-1])
+    return [
+        _view(z, value, value - q.log_prob_of_noise(noise) + evaluator.dim * math.log(width))
+        for (q, width, _), noise, z, value in zip(wanted, noises, points, values, strict=True)
+    ]
+
+
+def _view(z: np.ndarray, values: np.ndarray, log_weights: np.ndarray) -> View:
+    """The mass that weighted draws see, and its error."""
+    top = float(np.max(log_weights))
+    if not math.isfinite(top):
+        return View(z, values, log_weights, -math.inf, 0.0)
+    weights = np.exp(log_weights - top)
+    error = math.sqrt(max(float(np.sum(weights**2) / np.sum(weights) ** 2) - 1 / weights.size, 0.0))
+    return View(z, values, log_weights, top + math.log(float(np.mean(weights))), error)
+
+
+def gaussian_of(summit: Summit) -> Gaussian:
+    """The Gaussian with the curvature at a summit."""
+    axes = summit.axes
+    is_factor = axes[0, -1] == 0 and np.array_equal(axes, np.tril(axes)) and np.all(np.diagonal(axes) > 0)
+    return Gaussian.unchecked(summit.point, axes if is_factor else linalg.cholesky_of_square(axes))
+
+
+def _laplace_mass(summit: Summit) -> float:
+    """log p plus the log volume of the axes: the log mass but for a constant."""
+    mass = summit.value + float(gaussian_of(summit).log_det_root())
+    return mass if math.isfinite(mass) else -math.inf
+
+
+def _is_same(one: Gaussian, other: Gaussian) -> bool:
+    """Whether two climbs have led to one mode: their ends are close for the wider one, and not far for the narrower."""
+    near, far = sorted(float(np.linalg.norm(a.whiten(b.mean[None]))) for a, b in ((one, other), (other, one)))
+    return near <= _SAME and far <= _SAME_FOR_NARROWER

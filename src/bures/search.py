@@ -315,8 +315,11 @@ class Ascent(NamedTuple):
         return float(self.score @ self.covariance_times(self.score) / 2)
 
 
-def ascend(evaluate: Evaluate, point: np.ndarray, *, evaluations: int) -> Ascent | None:
-    """Uphill from a point by L-BFGS, with at most so many evaluations; None if it has no finite density."""
+def ascend(evaluate: Evaluate, point: np.ndarray, *, evaluations: int, arrived: float = _ARRIVED) -> Ascent | None:
+    """Uphill from a point by L-BFGS, with at most so many evaluations; None if it has no finite density.
+
+    It has arrived when another step promises less than `arrived` nats.
+    """
 
     def look(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         values, scores = (np.asarray(x, np.float64) for x in evaluate(points))
@@ -332,7 +335,7 @@ def ascend(evaluate: Evaluate, point: np.ndarray, *, evaluations: int) -> Ascent
         while spent < evaluations:
             direction = at.covariance_times(at.score)
             slope = float(at.score @ direction)
-            if len(at.steps) and not slope / 2 > _ARRIVED:
+            if len(at.steps) and not slope / 2 > arrived:
                 break
             if not len(at.steps):
                 size = max(1.0, float(np.linalg.norm(at.score)))

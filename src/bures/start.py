@@ -7,7 +7,6 @@ number of evaluations that is fixed beforehand: nothing depends on a clock.
 """
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +15,18 @@ from bures import linalg
 from bures.engine import Evaluator
 from bures.family import AbstractApproximation, Gaussian
 from bures.integrable import refuse_improper
+from bures.modes import (
+    MODES,
+    UNSEEN,
+    Mode as Mode,
+    Seen,
+    View as View,
+    climb_to_new,
+    distinct as distinct,
+    gaussian_of as gaussian_of,
+    look as look,
+    weigh,
+)
 from bures.search import Budget, Summit, ascend, climb
 from bures.survey import survey, unknown_places
 from bures.target import Target
@@ -32,38 +43,15 @@ _DENSE_CURVATURE_DIM = 700  # up to this dimension, differences of scores give t
 _AROUND, _BEST = 100, (4, 3, 1)  # draws of each width around the initial point, and how many to climb from
 _LEAST_ROUNDS = 4  # of a climb that may arrive
 _KEPT = 500  # evaluations that climbs leave, to look at what they found
-_MODES = 6  # that are kept, the heaviest
 _PLACES = 8  # where scouts may have found something, that are climbed from
+_FRUITLESS = 1  # climbs from points that no mode explains, that led to nothing new, before that is given up
 _FEW_SCOUTS = 16
 _SURVEYED = (0, 300, 1600, 2400)  # points at the most, by dimension; in more dimensions the last
 _SURVEYED_SLOWLY = 200  # the same for a target whose largest array at a point has more than so many elements
 SLOW = 4096
 _REACH = 100.0  # how far scouts start, in standard deviations of the heaviest mode
 _UNEVEN_REACH = 3.0  # the same where evaluations far away may take for ever
-_UNSEEN = 0.7  # error of a log mass from which it rests on two or three draws
 _LAST_RESORT = 1e9  # nats: what two or three draws see is taken only if there is nothing else
-_SAME, _SAME_FOR_NARROWER = 0.5, 5.0  # standard deviations between two climbs to one mode
-
-
-class Mode(NamedTuple):
-    """A place where log p is highest around, its Gaussian, and the mass that draws of that see."""
-
-    gaussian: Gaussian
-    view: "View"  # of draws from it
-
-    @property
-    def log_mass(self) -> float:
-        return self.view.log_mass
-
-    @property
-    def height(self) -> float:
-        """log p at the mode, if it is a Gaussian of this mass."""
-        return self.log_mass + float(self.gaussian.log_prob_of_noise(np.zeros((1, self.gaussian.dim)))[0])
-
-    @property
-    def variance(self) -> float:
-        """Of the log weights of the draws."""
-        return float(np.var(self.view.log_weights))
 
 
 class Start(NamedTuple):
@@ -73,16 +61,7 @@ class Start(NamedTuple):
     variance: float = math.inf  # of the log weights of its draws; infinite where not known
     modes: tuple[Mode, ...] = ()
     scale: Gaussian | None = None  # whose standard deviations the scouts' starts were measured in
-
-
-class View(NamedTuple):
-    """Draws of a Gaussian made wider, and the mass they see."""
-
-    z: np.ndarray
-    values: np.ndarray  # log p
-    log_weights: np.ndarray
-    log_mass: float  # −inf where they see nothing
-    error: float
+    left_out: float = math.inf  # nats of correlations that a low-rank Gaussian would not have; infinite where not known
 
 
 def find_start(rng: np.random.Generator, target: Target, evaluator: Evaluator, draws: int) -> Start:
@@ -104,7 +83,7 @@ class _Search:
         point = first_point(self.rng, self.target, self.evaluator)
         standard = Gaussian.unchecked(point, np.eye(self.dim))
         summits = self.climb_first(point)
-        modes = self.weigh(distinct(summits), 64)
+        modes = self.weigh(distinct(summits), [])
         # Where a mode's own Gaussian is nearly exact, what it may miss is elsewhere: that is for scouts to find.
         nearly_exact = any(mode.variance < 1 for mode in modes)
         alone = self.few and modes  # nothing far away is looked at where that may take for ever
@@ -114,14 +93,14 @@ class _Search:
         if best and not nearly_exact and not alone:
             more = self.climb_more(np.array(best))
             summits = sorted([*summits, *more], key=lambda summit: not summit.is_mode)
-            modes += self.weigh(distinct(summits, [mode.gaussian for mode in modes]), 64)
+            modes += self.weigh(distinct(summits, [mode.gaussian for mode in modes]), modes)
         first = next((s for s in summits if s.is_mode), None)
         refuse_improper(self.rng, self.target, self.evaluator, first, summits, point)
         modes = sorted(modes, key=lambda mode: -mode.log_mass)
         scale = modes[0].gaussian if modes else standard
         near = np.concatenate([np.zeros((0, self.dim)), *(view.z[:32] for view in around)])
-        modes += self.weigh(self.climb_from_scouts(scale, modes, near, 0.4 if nearly_exact else 0.25), 64)
-        modes = sorted(modes, key=lambda mode: -mode.log_mass)[:_MODES]
+        modes = self.climb_from_scouts(scale, modes, near, 0.4 if nearly_exact else 0.25)
+        modes = sorted(modes, key=lambda mode: -mode.log_mass)[:MODES]
         shapes = [gaussian_of(s) for s in summits[:1] if not s.is_mode and np.all(np.isfinite(s.axes))]
         views = [(view, standard, width) for view, width in zip(around, self.widths, strict=False)]
         views += self.look_wider(modes, shapes, 32 if nearly_exact else 64)
@@ -171,31 +150,31 @@ class _Search:
             budget.value_and_score, highest.point[None], axes=highest.axes, rounds=rounds, both_sides=False
         )
 
-    def climb_from_scouts(self, scale: Gaussian, known: list[Mode], near: np.ndarray, share: float) -> list[Summit]:
-        """Modes that scouts from far, and from near the initial point, lead to, other than the known ones.
+    def climb_from_scouts(self, scale: Gaussian, known: list[Mode], near: np.ndarray, share: float) -> list[Mode]:
+        """The known modes, and those that scouts from far, and from near the initial point, lead to.
 
         A share of the evaluations left is for the first look at all of them.
         """
-        gaussians = [mode.gaussian for mode in known]
         few = self.few or self.dim > _NEWTON_DIM
         most = _FEW_SCOUTS if few else _SURVEYED[min(self.dim, 3)] if self.target.width <= SLOW else _SURVEYED_SLOWLY
         count = min(most, int(share * self.evaluator.left))
         climbs = 16 * (self.dim + 10)  # evaluations: two short ones
         more = min(most, self.evaluator.left - _KEPT - climbs) - count
         reach = _UNEVEN_REACH if self.few else _REACH
-        ends, values = survey(
-            self.rng, self.evaluator, scale, gaussians, count=count, reach=reach, also=near, more=more
-        )
+        masses = [(mode.gaussian, mode.log_mass) for mode in known]
+        found = survey(self.rng, self.evaluator, scale, masses, count=count, reach=reach, also=near, more=more)
         tops = [(mode.gaussian, mode.height) for mode in known]
-        places = unknown_places(self.evaluator, ends, values, tops, scale, _PLACES)
-        return distinct(self.climb_more(places, np.asarray(scale.chol), 8, _LEAST_ROUNDS), gaussians)
+        places = unknown_places(self.evaluator, found.ends, found.values, tops, scale, _PLACES)
+        summits = self.climb_more(places, np.asarray(scale.chol), 8, _LEAST_ROUNDS)
+        modes = known + self.weigh(distinct(summits, [mode.gaussian for mode in known]), known)
+        if few or len(modes) < 2:
+            return modes
+        # Where there are several modes, there may be more.
+        return climb_to_new(self.rng, self.evaluator.keeping(_KEPT), Seen(*found.strange), modes, _FRUITLESS)
 
-    def weigh(self, peaks: list[Summit], draws: int) -> list[Mode]:
+    def weigh(self, peaks: list[Summit], known: list[Mode]) -> list[Mode]:
         """The mass around each summit, where more than two or three draws see it."""
-        gaussians = [gaussian_of(peak) for peak in peaks if np.all(np.isfinite(peak.axes))]
-        views = self.look([(gaussian, 1, draws) for gaussian in gaussians])
-        modes = [Mode(gaussian, view) for gaussian, view in zip(gaussians, views, strict=True)]
-        return [mode for mode in modes if math.isfinite(mode.log_mass) and mode.view.error < _UNSEEN]
+        return weigh(self.rng, self.evaluator, peaks, known, 32 if self.few else 64)
 
     def look_wider(self, modes: list[Mode], shapes: list[Gaussian], draws: int) -> list[tuple[View, Gaussian, int]]:
         """Views of the two heaviest modes made wider, of all modes together, and of places that are no modes."""
@@ -211,23 +190,12 @@ class _Search:
         return look(self.rng, self.evaluator, [(q, width, 32 if self.few else n) for q, width, n in wanted])
 
 
-def distinct(summits: list[Summit], known: Sequence[Gaussian] = (), most: int | None = _MODES) -> list[Summit]:
-    """The summits that are modes, none of those known, each once: the heaviest by their curvature, those first."""
-    kept: list[Summit] = []
-    modes = [summit for summit in summits if summit.is_mode and np.all(np.isfinite(summit.axes))]
-    for summit in sorted(modes, key=_laplace_mass, reverse=True):
-        others = [*known, *map(gaussian_of, kept)]
-        if not any(_is_same(other, gaussian_of(summit)) for other in others):
-            kept.append(summit)
-    return kept[:most]
-
-
 def choose(standard: Gaussian, views: list[tuple[View, Gaussian, int]], modes: list[Mode]) -> Start:
     """The candidate that surely sees most: what is wide, and often seen by few draws, must be clearly ahead."""
     candidates = [(mode.log_mass - 2 * mode.view.error, Start(mode.gaussian, mode.variance)) for mode in modes]
     for view, gaussian, width in views:
         if width == 1:
-            seen = view.log_mass - 2 * view.error - (_LAST_RESORT if view.error > _UNSEEN else 0)
+            seen = view.log_mass - 2 * view.error - (_LAST_RESORT if view.error > UNSEEN else 0)
             candidates.append((seen, Start(gaussian, float(np.var(view.log_weights)))))
         else:
             sure = view.log_mass + math.log(max(1 - 2 * view.error, 1e-300)) - _MARGIN
@@ -256,49 +224,6 @@ def first_point(rng: np.random.Generator, target: Target, evaluator: Budget | Ev
         f"The log density is not finite at the model's initial point, nor at {_RANDOM_POINTS} random points: "
         f"{explain(points[0])}. Check the data against the support of its distribution, and the priors."
     )
-
-
-def look(rng: np.random.Generator, evaluator: Budget, wanted: list[tuple[Gaussian, float, int]]) -> list[View]:
-    """What draws of Gaussians made wider see of the target: (Gaussian, width, draws) each, evaluated together."""
-    noises = [rng.standard_normal((draws, evaluator.dim)) for _, _, draws in wanted]
-    points = [q.push(width * noise) for (q, width, _), noise in zip(wanted, noises, strict=True)]
-    if not points:
-        return []
-    values = np.asarray(evaluator.value(np.concatenate(points)), np.float64)
-    values = np.split(np.where(np.isfinite(values), values, -np.inf), np.cumsum([len(z) for z in points])[:-1])
-    return [
-        _view(z, value, value - q.log_prob_of_noise(noise) + evaluator.dim * math.log(width))
-        for (q, width, _), noise, z, value in zip(wanted, noises, points, values, strict=True)
-    ]
-
-
-def _view(z: np.ndarray, values: np.ndarray, log_weights: np.ndarray) -> View:
-    """The mass that weighted draws see, and its error."""
-    top = float(np.max(log_weights))
-    if not math.isfinite(top):
-        return View(z, values, log_weights, -math.inf, 0.0)
-    weights = np.exp(log_weights - top)
-    error = math.sqrt(max(float(np.sum(weights**2) / np.sum(weights) ** 2) - 1 / weights.size, 0.0))
-    return View(z, values, log_weights, top + math.log(float(np.mean(weights))), error)
-
-
-def gaussian_of(summit: Summit) -> Gaussian:
-    """The Gaussian with the curvature at a summit."""
-    axes = summit.axes
-    is_factor = axes[0, -1] == 0 and np.array_equal(axes, np.tril(axes)) and np.all(np.diagonal(axes) > 0)
-    return Gaussian.unchecked(summit.point, axes if is_factor else linalg.cholesky_of_square(axes))
-
-
-def _laplace_mass(summit: Summit) -> float:
-    """log p plus the log volume of the axes: the log mass but for a constant."""
-    mass = summit.value + float(gaussian_of(summit).log_det_root())
-    return mass if math.isfinite(mass) else -math.inf
-
-
-def _is_same(one: Gaussian, other: Gaussian) -> bool:
-    """Whether two climbs have led to one mode: their ends are close for the wider one, and not far for the narrower."""
-    near, far = sorted(float(np.linalg.norm(a.whiten(b.mean[None]))) for a, b in ((one, other), (other, one)))
-    return near <= _SAME and far <= _SAME_FOR_NARROWER
 
 
 def _together(modes: list[Mode]) -> Gaussian:

@@ -6,14 +6,16 @@ them the directions in which the density is wider or narrower than the diagonal 
 block of vectors at a time. No d × d array anywhere.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from bures import linalg
 from bures.engine import Evaluator
 from bures.estimator import Stein
 from bures.family.approximation import AbstractApproximation
-from bures.family.families import MeanField
+from bures.family.families import FIRST_COLUMNS, MeanField
+from bures.family.gaussian import Gaussian
 from bures.family.low_rank import LowRankGaussian
 from bures.family.low_rank_moves import worth
 from bures.geometry import Whitened
@@ -26,19 +28,25 @@ from bures.target import Target
 from bures.threads import one_blas_thread
 
 _EVALUATIONS = 500  # of the climb
-_PLACES = 8  # on the way up that are compared, further and further apart
-_DRAWS = 30  # around each, and at each of the steps from there
-_NEAR = 0.1  # standard deviations to look at for curvature
+_ARRIVED = 0.01  # nats that its next step promises, where it ends: what a mode may be off by
+_PLACES = 7  # on the way up that are compared, further and further apart
+_DRAWS = 25  # around each, and at each of the steps from there: one block of the evaluator
+_WIDTHS = (0.1, 0.3, 1.0)  # standard deviations to look at for curvature, one after the other
 _FIRST_SCALE = 1e-3
 _STEPS = Method(ELBO(), Stein(M=_DRAWS), Whitened())
-_FIRST_STEPS, _MORE_STEPS = 8, 12  # from every place, and from the two that promise most
-_AHEAD = 10  # steps for which a rise of the bound is taken to go on
+_FIRST_STEPS, _MORE_STEPS = 8, 10  # from every place, and from those that are ahead or promise most
+_AHEAD = (0, 5, 10)  # steps for which a rise of the bound may go on: far below, it is fastest, and misleads
 _BLOCK, _BLOCKS = 24, 4  # vectors of a block of Lanczos' method, and blocks
 _MOST_COLUMNS = 48
 _WORTH = 0.01  # nats, of a direction that is taken along
 _LEAST_PRECISION = 1e-6
 _WIDEST = (np.inf, 16.0, 4.0, 1.0)  # variances along directions that are tried: curvature may not reach that far
 _EVEN = 10.0  # variance of log weights of a start that needs no other
+_HOPELESS = 1e3  # relative fall of the bound below the highest
+_BESIDE = 0.5  # standard deviations, to break a symmetry
+_MUCH = 0.5  # nats by which a start may be worse
+_ERRORS = 2.0  # by which one must be ahead of another to be surely so
+_NEAR_ENOUGH = 1.0  # nats to the target, of a start whose curvature says what a fit will need
 _CHECKED_DIM = 700  # up to which a density that cannot be normalised is looked for
 
 
@@ -48,24 +56,27 @@ class _Place(NamedTuple):
     state: State
     bounds: tuple[float, ...] = ()
 
-    @property
-    def promise(self) -> float:
-        """The bound if it goes on to rise as it did: places further down, if not too far, are better in the end.
+    def promise(self, ahead: int) -> float:
+        """The bound if it goes on to rise as it did for so many steps: places further down may be better in the end.
 
         Two steps at a time are averaged, against noise.
         """
         now, before = np.mean(self.bounds[-2:]), np.mean(self.bounds[-5:-3])
-        promise = float(now + _AHEAD * max(now - before, 0.0) / 3)
-        return promise if np.isfinite(promise) else -np.inf
+        return _or_lowest(now + ahead * max(now - before, 0.0) / 3)
 
 
 def find_start_in_factors(
-    rng: np.random.Generator, target: Target, evaluator: Evaluator, searched: Start | None = None
+    rng: np.random.Generator,
+    target: Target,
+    evaluator: Evaluator,
+    searched: Start | None = None,
+    dense: bool = False,
 ) -> Start:
     """The best of some diagonal Gaussians on the way from the target's initial point up.
 
     What a search for modes has found takes part, and is returned if it is ahead as it is; at once if its log weights
-    are even already.
+    are even already. With `dense` all of the curvature is looked at there, d × d numbers, instead of a few directions,
+    and the start says what a low-rank Gaussian would leave out.
     """
     if searched is not None and searched.variance < _EVEN:
         return searched
@@ -77,19 +88,53 @@ def find_start_in_factors(
             _refuse_improper(rng, target, evaluator, top, places[-1].state.approximation.scale, point)
         if searched is not None:
             places.append(_Place(_state(MeanField().of(searched.approximation))))
-        places = [_follow(rng, evaluator, place, _FIRST_STEPS) for place in places]
-        likely = sorted(enumerate(places), key=lambda pair: pair[1].promise)[-2:]
-        likely = [(i, _follow(rng, evaluator, place, _MORE_STEPS)) for i, place in likely]
-        i, best = max(likely, key=lambda pair: pair[1].promise)
+        i, best = _race(rng, evaluator, places)
         won = searched if i == len(places) - 1 else None
-        if won is not None and _bound(rng, evaluator, won.approximation) > np.mean(best.bounds[-2:]):
+        if won is not None and _bound(rng, evaluator, won.approximation) > best.promise(0):
             return won
+        if len(ways) < _PLACES:
+            best = _from_beside(rng, evaluator, best)
         q = best.state.approximation
         assert isinstance(q, LowRankGaussian)
-        basis, variances = _directions(rng, evaluator, q)
-        members = [q.replaced(basis=basis, variances=np.minimum(variances, widest)) for widest in _WIDEST]
-        found = Start(max(members, key=lambda member: _bound(rng, evaluator, member)))
+        found = _with_curvature(rng, evaluator, q) if dense else _with_directions(rng, evaluator, q)
     return found if searched is None else found._replace(modes=searched.modes, scale=searched.scale)
+
+
+def _or_lowest(bound: Any) -> float:
+    """Minus infinity for what is not a number."""
+    return float(bound) if np.isfinite(bound) else -np.inf
+
+
+def _race(rng: np.random.Generator, evaluator: Evaluator, places: list[_Place]) -> tuple[int, _Place]:
+    """The place where a mean-field fit ends best, as far as some steps tell, and its number.
+
+    Those that are ahead, or promise most, go on; and go on again if what is ahead is not what promises most.
+    """
+    racing = {i: _follow(rng, evaluator, place, _FIRST_STEPS) for i, place in enumerate(places)}
+    highest = max(place.promise(0) for place in racing.values())
+    # Bounds that are as low as this jump about: what they promise is noise.
+    racing = {i: place for i, place in racing.items() if place.promise(0) >= highest - _HOPELESS * (1 + abs(highest))}
+    for again, horizons in enumerate((_AHEAD, _AHEAD[::2])):
+        first = sorted({max(racing, key=lambda i: racing[i].promise(ahead)) for ahead in horizons})
+        if again and len(first) == 1:
+            break
+        racing = {i: _follow(rng, evaluator, racing[i], _MORE_STEPS) for i in first}
+    best = max(racing, key=lambda i: racing[i].promise(_AHEAD[1]))
+    return best, racing[best]
+
+
+def _from_beside(rng: np.random.Generator, evaluator: Evaluator, place: _Place) -> _Place:
+    """The same after more steps from beside it, if that is not surely worse.
+
+    A climb of few steps may have begun and ended at a point of symmetry, as neural networks have them, where slopes
+    vanish and steps would see nothing but noise for long.
+    """
+    q = place.state.approximation
+    assert isinstance(q, LowRankGaussian)
+    moved = q.replaced(mean=q.mean + _BESIDE * q.scale * rng.standard_normal(q.dim))
+    other = _follow(rng, evaluator, _Place(_state(moved)), _MORE_STEPS)
+    noise = np.std(place.bounds[-_MORE_STEPS:])
+    return other if other.promise(0) > place.promise(0) - _ERRORS * noise else place
 
 
 def _climb(evaluate: Evaluate, point: np.ndarray) -> tuple[list[np.ndarray], Summit | None]:
@@ -103,7 +148,7 @@ def _climb(evaluate: Evaluate, point: np.ndarray) -> tuple[list[np.ndarray], Sum
             passed.append((np.array(z[best], np.float64), float(values[best])))
         return values, scores
 
-    top = ascend(watched, point, evaluations=_EVALUATIONS)
+    top = ascend(watched, point, evaluations=_EVALUATIONS, arrived=_ARRIVED)
     if top is None:
         return [point], None
     chosen = sorted({round(i) for i in np.geomspace(1, len(passed), _PLACES)})
@@ -112,9 +157,12 @@ def _climb(evaluate: Evaluate, point: np.ndarray) -> tuple[list[np.ndarray], Sum
 
 
 def _begin(rng: np.random.Generator, evaluator: Evaluator, point: np.ndarray) -> State:
-    """The diagonal Gaussian with the curvature around a point: first very near, then as far as that says."""
+    """The diagonal Gaussian with the curvature around a point: first very near, then as far as that says.
+
+    Not at once: far away along the logarithm of a scale, scores of all other coordinates may be huge.
+    """
     scale = np.full(point.size, _FIRST_SCALE)
-    for width in (_NEAR, 1.0):
+    for width in _WIDTHS:
         noise = width * rng.standard_normal((_DRAWS, point.size))
         scores = np.asarray(evaluator.value_and_score(point + scale * noise)[1], np.float64)
         scale = scale / np.sqrt(_curvature(noise, scale * np.where(np.isfinite(scores), scores, 0)))
@@ -123,8 +171,7 @@ def _begin(rng: np.random.Generator, evaluator: Evaluator, point: np.ndarray) ->
 
 def _bound(rng: np.random.Generator, evaluator: Evaluator, q: AbstractApproximation) -> float:
     noise = rng.standard_normal((_DRAWS, q.dim))
-    bound = float(np.mean(np.asarray(evaluator.value(q.push(noise)), np.float64) - q.log_prob_of_noise(noise)))
-    return bound if np.isfinite(bound) else -np.inf
+    return _or_lowest(np.mean(np.asarray(evaluator.value(q.push(noise)), np.float64) - q.log_prob_of_noise(noise)))
 
 
 def _state(q: LowRankGaussian) -> State:
@@ -147,6 +194,55 @@ def _follow(rng: np.random.Generator, evaluator: Evaluator, place: _Place, count
         state, info = take_step(rng, state, evaluator, _STEPS)
         bounds = (*bounds, float(info.bound))
     return _Place(state, bounds)
+
+
+def _with_directions(rng: np.random.Generator, evaluator: Evaluator, q: LowRankGaussian) -> Start:
+    """The diagonal Gaussian with a few directions."""
+    basis, variances = _directions(rng, evaluator, q)
+    members = [q.replaced(basis=basis, variances=np.minimum(variances, widest)) for widest in _WIDEST]
+    return Start(_best(rng, evaluator, [q, *members]))
+
+
+def _best(rng: np.random.Generator, evaluator: Evaluator, members: list[Any]) -> Any:
+    """The member with the highest bound; the first, if that one may be much worse.
+
+    All see the same noise, so that what differs is theirs. At one point curvature may say little of what it is on
+    average: columns that do not help would have to be unlearned.
+    """
+    noise = rng.standard_normal((_DRAWS, members[0].dim))
+    values = np.array([evaluator.value(q.push(noise)) - q.log_prob_of_noise(noise) for q in members], np.float64)
+    gains, errors = np.mean(values - values[0], axis=1), np.std(values - values[0], axis=1) / np.sqrt(_DRAWS)
+    best = int(np.argmax(np.where(np.isfinite(gains), gains, -np.inf)))
+    return members[best if gains[best] - _ERRORS * errors[best] > -_MUCH else 0]
+
+
+def _with_curvature(rng: np.random.Generator, evaluator: Evaluator, q: LowRankGaussian) -> Start:
+    """The Gaussian with all of the curvature at its mean, and what its best directions alone leave out."""
+    inner = _curvature_times(evaluator, q, np.eye(q.dim))
+    if not np.all(np.isfinite(inner)):
+        return Start(q)
+    precision, axes = np.linalg.eigh((inner + inner.T) / 2)
+    variances = 1 / np.maximum(precision, _LEAST_PRECISION)
+    roots = [q.scale[:, None] * axes * np.minimum(variances, widest) ** 0.5 for widest in _WIDEST]
+    members = [Gaussian.unchecked(q.mean, linalg.cholesky_of_square(root)) for root in roots]
+    best = _best(rng, evaluator, [Gaussian.unchecked(q.mean, np.diag(q.scale)), *members])
+    near = _distance(rng, evaluator, best) < _NEAR_ENOUGH
+    return Start(best, left_out=_left_out((inner + inner.T) / 2) if near else np.inf)
+
+
+def _distance(rng: np.random.Generator, evaluator: Evaluator, q: Gaussian) -> float:
+    """Nats to the target at the most, if that is about as even as q: half the Fisher divergence (log-Sobolev)."""
+    noise = rng.standard_normal((_DRAWS, q.dim))
+    scores = np.asarray(evaluator.value_and_score(q.push(noise))[1], np.float64)
+    return float(np.mean(np.sum((scores @ q.chol + noise) ** 2, axis=1)) / 2)
+
+
+def _left_out(precision: np.ndarray) -> float:
+    """Nats of a precision matrix that the scales, and as many directions as a low-rank fit begins with, do not have."""
+    root = np.sqrt(np.maximum(np.diagonal(precision), _LEAST_PRECISION))
+    values = np.linalg.eigvalsh(precision / root / root[:, None])
+    gains = np.sort(worth(1 / np.maximum(values, _LEAST_PRECISION)))
+    return float(gains[: -min(FIRST_COLUMNS, gains.size // 2)].sum())
 
 
 def _directions(rng: np.random.Generator, evaluator: Evaluator, q: LowRankGaussian) -> tuple[np.ndarray, np.ndarray]:

@@ -7,12 +7,14 @@ the distance, and only those whose slope is not that of a known Gaussian are fol
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bures.family.gaussian import Gaussian
-from bures.search import EXPECTED, Budget, Scouts, scout, send_out, whitened
+from bures.search import EXPECTED, Budget, Evaluate, Scouts, scout, send_out, whitened
+
+Known = Sequence[tuple[Gaussian, float]]  # Gaussians, each with its log mass
 
 _INSIDE, _OUTSIDE = 4.5, 60.0  # standard deviations between which most points are
 _NEAR_DIM = 2  # up to this dimension, points fill the inside as well
@@ -26,19 +28,32 @@ _LEAST_SURPRISE = 0.1  # nats a standard deviation: slope of the log weight at a
 _STEEPER = 5.0  # times as steep as at 99% of the draws
 _SURPRISING = 16  # draws to follow
 _FEW = 16  # unexpected slopes among all that were looked at
+# What is left of p without the known Gaussians shows where these are exact: log p − log q, over 1 + ‖u‖² for rounding
+# and curvature, must be this much for a place to be followed, and this many times that of nine in ten places.
+_LEAST_REST, _CLEARER = 1e-12, 30.0
+_MOST_REST = 1e-3  # the same of nine in ten places: beyond it no Gaussian is exact
+_LEFT = 6  # such places to follow
+
+
+class Surveyed(NamedTuple):
+    """Where points led, and those points whose slopes no known Gaussian explains."""
+
+    ends: np.ndarray  # (n, dim)
+    values: np.ndarray  # (n,): log p there
+    strange: tuple[np.ndarray, np.ndarray, np.ndarray]  # points, log p and its slopes
 
 
 def survey(
     rng: np.random.Generator,
     evaluator: Budget,
     scale: Gaussian,
-    known: Sequence[Gaussian],
+    known: Known,
     *,
     count: int,
     reach: float,
     also: np.ndarray,
     more: int = 0,
-) -> tuple[np.ndarray, np.ndarray]:
+) -> Surveyed:
     """Where points up to `reach` standard deviations of a Gaussian away lead, and log p there.
 
     `also` are further points to start from. Those whose slope is that of a known Gaussian lead there, and are left out;
@@ -49,16 +64,65 @@ def survey(
     scouts = send_out(look, np.concatenate([scale.whiten(also), spread(rng, count, scale.dim, reach)]))
     unexpected = _unexpected(scouts, scale, known)
     if more > 0 and unexpected.size <= _FEW:
-        scouts = scouts.chosen(unexpected).joined(send_out(look, spread(rng, more, scale.dim, reach)))
+        scouts = scouts.joined(send_out(look, spread(rng, more, scale.dim, reach)))
         unexpected = _unexpected(scouts, scale, known)
     most = (count + len(also)) // 2
     followed = scouts.chosen(unexpected[: min(_FOLLOWED, -(-most // _LEAST_ROUNDS))])
     ends, values, home = scout(look, followed, rounds=_ROUNDS, evaluations=most)
     ends, values = ends[~home], values[~home]
-    if unexpected.size <= _FEW and np.any(home):
+    if unexpected.size <= _FEW:
         pulled = scout(look, followed.chosen(home), rounds=_ROUNDS, on_weight=True)
-        ends, values = np.concatenate([ends, pulled[0]]), np.concatenate([values, pulled[1]])
-    return scale.push(ends), values
+        hidden = hidden_places(evaluator, scale, known, scouts, most)
+        ends, values = (np.concatenate(parts) for parts in zip((ends, values), pulled[:2], hidden, strict=True))
+    odd = scouts.chosen(unexpected)
+    slopes = np.linalg.solve(scale.chol.T, odd.slopes.T).T
+    return Surveyed(scale.push(ends), values, (scale.push(odd.u), odd.values, slopes))
+
+
+def hidden_places(
+    evaluator: Budget, scale: Gaussian, known: Known, scouts: Scouts, evaluations: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Where p less the known Gaussians is highest uphill of the few places that show something left, and log p there.
+
+    Where the known Gaussians are exact, another mode shows in the last digits of log p long before it rules a place.
+    Both in the coordinates of `scale`.
+    """
+    nothing = scouts.u[:0], scouts.values[:0]
+    if not known or not len(scouts.u):
+        return nothing
+    log_q = of_known(known, scale.push(scouts.u))[0]
+    rest = (scouts.values - log_q) / (1 + np.sum(scouts.u**2, axis=1))
+    usual = float(np.quantile(np.abs(rest), 0.9))
+    if not usual < _MOST_REST:
+        return nothing
+    left = np.flatnonzero(rest > max(_LEAST_REST, _CLEARER * usual))
+    left = left[np.argsort(log_q[left] - scouts.values[left])][:_LEFT]
+    look = whitened(without_known(evaluator.value_and_score, known), scale.mean, scale.chol)
+    return scout(look, send_out(look, scouts.u[left]), rounds=_ROUNDS, evaluations=evaluations)[:2]
+
+
+def without_known(evaluate: Evaluate, known: Known) -> Evaluate:
+    """The logarithm of a density less known Gaussians, and its slopes; −inf where nothing is left."""
+
+    def look(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        values, scores = (np.asarray(x, np.float64) for x in evaluate(z))
+        log_q, slopes = of_known(known, z)
+        excess = np.expm1(np.minimum(values - log_q, 700))
+        excess = np.where(excess > 0, excess, 0)
+        return log_q + np.log(excess), slopes + (scores - slopes) * (1 + 1 / excess)[:, None]
+
+    return look
+
+
+def of_known(known: Known, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The log density of known Gaussians together, and its slopes."""
+    noises = [q.whiten(z) for q, _ in known]
+    logs = np.stack([mass + q.log_prob_of_noise(u) for (q, mass), u in zip(known, noises, strict=True)])
+    top = np.max(logs, axis=0)
+    weights = np.exp(logs - top)
+    total = np.sum(weights, axis=0)
+    parts = [w[:, None] * -q.precision_times_noise(u) for w, (q, _), u in zip(weights, known, noises, strict=True)]
+    return top + np.log(total), sum(parts) / total[:, None]
 
 
 def spread(rng: np.random.Generator, count: int, dim: int, reach: float) -> np.ndarray:
@@ -99,11 +163,11 @@ def _evenly(rng: np.random.Generator, count: int, dim: int) -> tuple[np.ndarray,
 _KRONECKER = {2: 1.32471795724474602596 ** -np.arange(1.0, 4), 3: 1.22074408460575947536 ** -np.arange(1.0, 4)}
 
 
-def _unexpected(scouts: Scouts, scale: Gaussian, known: Sequence[Gaussian]) -> np.ndarray:
+def _unexpected(scouts: Scouts, scale: Gaussian, known: Known) -> np.ndarray:
     """Indices of scouts whose slopes no known Gaussian explains: in turn one that points away, and the next of all."""
     z = scale.push(scouts.u)
     strange = np.ones(len(z), bool)
-    for q in known:
+    for q, _ in known:
         slopes = -q.whiten(z) @ np.linalg.solve(q.chol, scale.chol)
         error = np.linalg.norm(scouts.slopes - slopes, axis=1)
         strange &= ~(error < EXPECTED * np.linalg.norm(slopes, axis=1))
@@ -115,11 +179,18 @@ def _unexpected(scouts: Scouts, scale: Gaussian, known: Sequence[Gaussian]) -> n
 
 
 def surprising_places(
-    evaluator: Budget, q: Gaussian, z: np.ndarray, log_p: np.ndarray, scores: np.ndarray, evaluations: int
+    evaluator: Budget,
+    q: Gaussian,
+    z: np.ndarray,
+    log_p: np.ndarray,
+    scores: np.ndarray,
+    evaluations: int,
+    known: Known = (),
 ) -> tuple[np.ndarray, np.ndarray]:
     """Where the log weight is highest uphill of the draws of q at which it is steepest, and log p there.
 
-    Something narrow among the draws bends the slopes around it long before a draw falls onto it and weighs much.
+    Something narrow among the draws bends the slopes around it long before a draw falls onto it and weighs much. What
+    shows beside `known` Gaussians is followed as well.
     """
     if not len(z):
         return np.zeros((0, q.dim)), np.zeros(0)
@@ -132,7 +203,8 @@ def surprising_places(
     chosen = chosen[np.argsort(-surprise[chosen])][:_SURPRISING]
     look = whitened(evaluator.value_and_score, q.mean, q.chol)
     ends, values, _ = scout(look, scouts.chosen(chosen), rounds=_ROUNDS, evaluations=evaluations, on_weight=True)
-    return q.push(ends), values
+    hidden = hidden_places(evaluator, q, known, scouts, evaluations)
+    return q.push(np.concatenate([ends, hidden[0]])), np.concatenate([values, hidden[1]])
 
 
 def unknown_places(

@@ -15,6 +15,7 @@ from bures.arrays import to_host
 from bures.diagnostics.weighted import WeightedDraws, log_evidence
 from bures.engine import Evaluator
 from bures.family import AbstractApproximation, Gaussian, GaussianMixture
+from bures.modes import find_modes
 from bures.search import Budget, climb
 from bures.start import LATER_EVALUATIONS, Mode, View, distinct, look
 from bures.survey import surprising_places, survey, unknown_places
@@ -29,6 +30,7 @@ _HEAVY, _LEAST_MASS, _CLIMBS = math.log(20), math.log(0.002), 4  # draws of q an
 _SEARCHED_DIM = 250  # beyond it there is no search again
 _FOLLOW_EVALUATIONS = 150
 _ROUNDS, _LEAST_ROUNDS, _MODE_DRAWS = 8, 4, 64  # of a climb, and draws to weigh what it finds
+_WORTHWHILE, _ENOUGH = 1000, 1000  # evaluations that a search for further modes needs, and points in vain that end it
 _OTHER_SCALE = 3.0  # an approximation this many times wider or narrower than where scouts set out is searched anew
 
 
@@ -62,11 +64,14 @@ def search_again(
     draws: WeightedDraws,
     scores: np.ndarray,
     uneven: bool,
+    evaluations: int = LATER_EVALUATIONS,
 ) -> tuple[tuple[Mode, ...], tuple[View, ...], float]:
     """After a fit: views of q made wider, and where strange draws of q and theirs lead; a survey if the scale is new.
 
-    Returns all modes known, the views, and how far was searched in standard deviations of q.
+    Where there are several modes, and evaluations for it, more of them are looked for. Returns all modes known, the
+    views, and how far was searched in standard deviations of q.
     """
+    before = evaluator.count
     modes, budget = tuple(modes), Budget(evaluator, LATER_EVALUATIONS)
     q, parts = _gaussian_and_parts(approximation)
     widths = _WIDTHS[:1] if uneven else _WIDTHS if q.dim <= _WIDE_DIM else ()
@@ -76,17 +81,24 @@ def search_again(
         views = tuple(look(rng, budget, [(q, width, _DRAWS) for width in widths]))
         if q.dim <= _SEARCHED_DIM:
             places = [_heaviest(draws, evidence), _uncovered_draws(approximation, evidence, views)]
+            others = [mode for mode in modes if not any(_is_q(part, mode.gaussian) for part, _ in parts)]
+            masses = [(part, evidence + share) for part, share in parts]
+            masses += [(mode.gaussian, mode.log_mass) for mode in others]
             n = len(scores) if len(parts) == 1 else 0  # slopes of a mixture's weights are not those of its Gaussian
-            ends, values = surprising_places(budget, q, draws.z[:n], draws.log_p[:n], scores[:n], _FOLLOW_EVALUATIONS)
+            ends, values = surprising_places(
+                budget, q, draws.z[:n], draws.log_p[:n], scores[:n], _FOLLOW_EVALUATIONS, masses
+            )
             if not uneven and (scale is None or _is_other_scale(q, scale)):
                 nowhere = np.zeros((0, q.dim))
-                known = [*(part for part, _ in parts), *(mode.gaussian for mode in modes)]
-                far = survey(rng, budget, q, known, count=100, reach=reach, also=nowhere)
-                ends, values = np.concatenate([ends, far[0]]), np.concatenate([values, far[1]])
+                far = survey(rng, budget, q, masses, count=100, reach=reach, also=nowhere)
+                ends, values = np.concatenate([ends, far.ends]), np.concatenate([values, far.values])
             tops = [(part, evidence + share + float(part.log_density(part.mean[None])[0])) for part, share in parts]
             known = [*tops, *((mode.gaussian, mode.height) for mode in modes)]
             places.insert(0, unknown_places(budget, ends, values, known, q, _CLIMBS))
             modes += _climb_and_weigh(rng, q, budget, np.concatenate(places), modes)
+        left = evaluations - (evaluator.count - before)
+        if len(modes) > 1 and left > _WORTHWHILE and q.dim <= _SEARCHED_DIM and not uneven:
+            modes = find_modes(rng, Budget(evaluator, left), modes, scale=q, reach=reach, enough=_ENOUGH)
     return modes, views, reach
 
 
@@ -94,8 +106,8 @@ def _gaussian_and_parts(q: AbstractApproximation) -> tuple[Gaussian, list[tuple[
     """The Gaussian of q's moments, and the Gaussians that q is made of with the logarithms of their shares."""
     if isinstance(q, GaussianMixture):
         return q.as_gaussian(), list(zip(q.components, q.log_shares.tolist(), strict=True))
-    q = to_host(q.as_gaussian())
-    return q, [(q, 0.0)]
+    one: Gaussian = to_host(q.as_gaussian())
+    return one, [(one, 0.0)]
 
 
 def _climb_and_weigh(
@@ -129,6 +141,11 @@ def _uncovered_draws(q: AbstractApproximation, log_evidence: float, views: Seque
         found += [(mass[i], view.z[i]) for i in np.flatnonzero((would_weigh > _HEAVY) & (mass > _LEAST_MASS))]
     found.sort(key=lambda pair: -pair[0])
     return np.array([z for _, z in found[:_CLIMBS]]).reshape(-1, q.dim)
+
+
+def _is_q(q: Gaussian, mode: Gaussian) -> bool:
+    """Whether q is the Gaussian of a mode: then its mass is not to be counted twice."""
+    return bool(np.linalg.norm(q.whiten(mode.mean[None])) < 1)
 
 
 def _is_other_scale(q: Gaussian, scale: Gaussian) -> bool:
@@ -174,7 +191,8 @@ def _unseen(q: AbstractApproximation, log_evidence: float, num_samples: int, vie
     """
     log_q = q.log_density(view.z)
     weights = np.exp(np.minimum(view.values - log_q - log_evidence, 700.0))  # of a draw of q, if there were one
-    masses = np.where(weights > heavy, np.exp(view.log_weights - log_evidence), 0.0) / weights.size
+    beside = np.maximum(1 - 1 / np.maximum(weights, 1e-300), 0)  # the share of p there that is not q's
+    masses = np.where(weights > heavy, beside * np.exp(view.log_weights - log_evidence), 0.0) / weights.size
     mass = float(np.sum(masses))
     if not mass > 0 or float(np.sum(masses**2)) > mass**2 / 4:  # nothing, or what two or three draws say
         return 0.0

@@ -159,7 +159,8 @@ class Diagnostics:
         return (
             f"One of several modes: the approximation holds about {own:.1f}% of the mass that was seen, and does not "
             f"reach {places}{f'; {more} more' if more > 0 else ''}. Its draws stand for its own part only: do not use "
-            "them for the whole. Fit the other modes with init=, make labels unique, or use MCMC that finds all modes."
+            "them for the whole. A mixture holds several modes: family=bures.Mixture(), or bures.sample; "
+            "or make labels unique."
         )
 
     def _place(self, missed: Missed) -> str:
@@ -207,12 +208,12 @@ _MESSAGES = {
     Verdict.UNDECIDED: (
         "Undecided: the weights seem to know the means to {means:.2f} standard deviations, but k̂ = {khat:.2f} ± "
         "{error:.2f}. If it is below 1, fit.resample draws can be used; if above, the weights are too heavy-tailed to "
-        "correct anything. More draws, fit.diagnose(key, 100_000), may tell; MCMC started from here will."
+        "correct anything. More draws, fit.diagnose(key, 100_000), may tell; bures.sample will."
     ),
     Verdict.SEVERAL_MODES: "",
     Verdict.MASS_OUTSIDE: (
         "About {share:.0f}% of the mass lies further out than the approximation reaches, in tails or other modes: "
-        "do not trust it, nor importance weights to correct it. Use MCMC started from here."
+        "do not trust it, nor importance weights to correct it. bures.sample climbs until draws can be trusted."
     ),
     Verdict.HEAVY_TAILS: (
         "The bulk of the target is matched, but its tails are heavier than the approximation's, or there is something "
@@ -224,8 +225,8 @@ _MESSAGES = {
         "Call jax.config.update('jax_enable_x64', True) first, and fit again."
     ),
     Verdict.UNTRUSTED: (
-        "Do not trust this approximation: its weights are too heavy-tailed to correct. Try an IW objective "
-        "with larger K, a wider init, a reparameterised model, or MCMC started from here."
+        "Do not trust this approximation: its weights are too heavy-tailed to correct. bures.sample climbs until draws "
+        "can be trusted; else try an IW objective with larger K, a wider init, or a reparameterised model."
     ),
     Verdict.DEGENERATE: "The weights are degenerate or not finite: do not use this approximation. Try a wider init.",
 }

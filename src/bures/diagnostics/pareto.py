@@ -78,7 +78,8 @@ def smooth_log_weights(log_weights: Any, tail: Tail | None = None) -> np.ndarray
         return log_weights
     k, size = tail.k, tail.order.size
     ranks = (np.arange(size) + 0.5) / size
-    quantiles = -tail.sigma * np.log1p(-ranks) if abs(k) < 1e-12 else tail.sigma * np.expm1(-k * np.log1p(-ranks)) / k
+    with np.errstate(over="ignore"):  # what overflows is bounded below
+        quantiles = -tail.sigma * (np.log1p(-ranks) if abs(k) < 1e-12 else -np.expm1(-k * np.log1p(-ranks)) / k)
     smoothed = log_weights.copy()
     smoothed[tail.order] = np.minimum(np.log(quantiles + math.exp(tail.cutoff)), 0) + tail.top
     return smoothed

@@ -14,7 +14,7 @@ from bures.family.low_rank import LowRankGaussian
 from bures.family.low_rank_moves import most_columns, worth
 from bures.family.mixture import GaussianMixture
 
-_COLUMNS = 8  # of a low-rank Gaussian to begin with, where the rank is left to it
+FIRST_COLUMNS = 8  # of a low-rank Gaussian to begin with, where the rank is left to it
 
 
 class AbstractFamily(Module):
@@ -115,7 +115,7 @@ class LowRank(_Scaled):
         return self.rank is None
 
     def columns(self, dim, used=0):
-        by_itself = min(used + _COLUMNS, most_columns(dim))
+        by_itself = min(used + FIRST_COLUMNS, most_columns(dim))
         return min(by_itself if self.rank is None else self.rank, dim // 2)
 
 
@@ -123,7 +123,7 @@ def _columns_in_use(q: Any) -> int:
     """Under `jit` none can be told from the others, and none can be added."""
     if not isinstance(q, LowRankGaussian):
         return 0
-    return max(q.capacity - _COLUMNS, 0) if is_traced(q.variances) else q.rank
+    return max(q.capacity - FIRST_COLUMNS, 0) if is_traced(q.variances) else q.rank
 
 
 def _check_components(count: Any) -> int | None:

@@ -20,6 +20,7 @@ from bures.family.approximation import AbstractApproximation
 from bures.family.gaussian import Gaussian, cast, check_coordinates
 from bures.family.gaussian_moves import proximal
 from bures.field import Estimate
+from bures.threads import one_blas_thread
 
 _LARGEST_MATRIX = 4000  # dimensions up to which a d × d array is made on request
 
@@ -177,8 +178,9 @@ class LowRankGaussian(AbstractApproximation):
     def as_gaussian(self) -> Gaussian:
         """The same distribution with a d × d factor."""
         self._refuse_matrix("as_gaussian")
-        root = self.scale[:, None] * self.stretch(np.eye(self.dim, dtype=self.mean.dtype), 0.5)
-        return Gaussian(self.mean, linalg.cholesky_of_square(jnp.asarray(root)))
+        with one_blas_thread(self.dim):
+            root = self.scale[:, None] * self.stretch(np.eye(self.dim, dtype=self.mean.dtype), 0.5)
+            return Gaussian(self.mean, linalg.cholesky_of_square(root))
 
     def _refuse_matrix(self, name: str) -> None:
         if self.dim > _LARGEST_MATRIX:

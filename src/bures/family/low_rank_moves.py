@@ -30,6 +30,7 @@ _UNUSED = 1e-10  # variances this close to one are one
 _FIRST = 0.01  # length of a column that is not in use, for free parameters: at zero its gradient would vanish
 _ERRORS = 3.0  # by which a new direction must be sure
 _MEMORY = 0.2  # weight of a new squared signal in its running average
+_TWO_ERRORS = 2 * (_MEMORY / (2 - _MEMORY)) ** 0.5  # of such an average, in errors of what is averaged
 _STALE = 4.0  # how many times the present squared signal an earlier one may be
 _SURE = 3.0  # errors by which a variance must be too large to be more than halved
 
@@ -182,7 +183,10 @@ def whitened_step(
 
     a, S = average
     gap = _nats(q.whiten_scores(a[None])[0], S * q.scale**2) + gain * size / 2
-    gap = gap + xp.maximum(inside, 0) / 4 + X_gain * X_noise / 4 + xp.maximum(across, 0) / 2 + Y_gain * Y_noise / 2
+    # What may be noise of the running average is not a gap.
+    doubtful = _TWO_ERRORS * (2 * ((seen.leverage * used) ** 2).sum() * (seen.spread**2).sum()) ** 0.5
+    turning = xp.maximum(across - doubtful, 0) / 2 + Y_gain * Y_noise / 2
+    gap = gap + xp.maximum(inside, 0) / 4 + X_gain * X_noise / 4 + turning
     state = LowRankState(a, S, size, mean_A, delay, mean_delay, inside, across, gap)
     return moved, state, StepReport(overshoot > 1, gain, gap)
 
@@ -191,7 +195,8 @@ def _wiener(signal: AnyArray, found: AnyArray, noise: AnyArray) -> tuple[AnyArra
     """The running average of a squared signal, and the gain that leaves least of it and of the noise together."""
     xp = namespace(found)
     limit = _STALE * xp.maximum(xp.abs(found), noise)  # what was seen far away is no longer true
-    signal = xp.where(signal == 0, found, xp.clip(signal, -limit, limit))
+    # A first signal is believed as far as it exceeds its noise.
+    signal = xp.where(signal == 0, xp.maximum(found - noise, 0), xp.clip(signal, -limit, limit))
     signal = signal + _MEMORY * (found - signal)
     positive = xp.maximum(signal, 0)
     return signal, positive / xp.maximum(positive + noise, np.finfo(found.dtype).tiny)

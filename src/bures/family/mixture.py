@@ -18,7 +18,7 @@ from bures.check import as_array, check_floating, check_real, fail, is_traced
 from bures.family import mixture_moves as moves
 from bures.family.approximation import LOG_2PI, AbstractApproximation
 from bures.family.gaussian import Gaussian, cast, check_coordinates
-from bures.field import Curvature, Estimate, Field
+from bures.field import Estimate, Field
 
 FREEDOM = 4  # degrees of freedom of a tail: its radius is then a closed form of two uniform numbers
 _EXTRA = 3  # numbers of noise besides those of a Gaussian: which component, and the radius in a tail
@@ -248,8 +248,7 @@ class GaussianMixture(AbstractApproximation):
         responsibilities = self.responsibilities(z)
         own = responsibilities / self.shares[:, None]  # E_{q_c} f = E_q[own f]
         weights = own * field.weight
-        curved = field.slope if isinstance(field.slope, Curvature) else None
-        slopes = moves.slopes(self, z, weights, field.score, responsibilities, own, curved)
+        slopes = moves.slopes(self, z, weights, field.score, responsibilities, own, field.curvature)
         variation = field.K * (own @ field.variation)
         return Estimate.of(field, variation - self.shares @ variation)._replace(
             a=weights @ field.score,

@@ -84,7 +84,8 @@ def _entropy_curvature(
     responsibilities: Float[AnyArray, "components n"],
 ) -> Float[AnyArray, "dim dim"]:
     """Σ w (−∇²log q), which is Σ_k r_k (Σ_k⁻¹ − p_k p_kᵀ) + p pᵀ with p_k = Σ_k⁻¹ (z − m_k) and p = Σ_k r_k p_k."""
-    total, mean = 0, 0
+    xp = namespace(z)
+    total, mean = xp.zeros_like(q.chols[0]), xp.zeros_like(z)
     for k in range(len(responsibilities)):
         inverse = linalg.inverse_lower(q.chols[k])
         scores = (z - q.means[k]) @ inverse.T @ inverse

@@ -8,6 +8,7 @@ from bures.estimator import AbstractEstimator, Stein
 from bures.family import AbstractApproximation, AbstractFamily, FullRank, LowRank, family_of
 from bures.loop import Method, Methods
 from bures.objective import ELBO, IWELBO, VRIWAE, AbstractObjective
+from bures.start import Start
 from bures.target import Target
 
 FULL_RANK_DIM = 400  # up to which full Gaussians are the default
@@ -18,18 +19,25 @@ _LATE_FROM, _LATE_FROM_HEAVY = 8, 64  # the first late step; the second where dr
 _K, _IW_DIM = 10, 10  # draws in a tuple by default, and the dimension up to which their weights are used as they are
 
 
-def default_family(target: Target, init: AbstractApproximation | None = None) -> AbstractFamily:
+def default_family(
+    target: Target, init: AbstractApproximation | None = None, start: Start | None = None
+) -> AbstractFamily:
     """That of `init`; else full Gaussians up to 400 dimensions, and low-rank ones beyond.
 
     A step of a full Gaussian takes 2 d to 10 d draws, because it tells d × d numbers from noise, and work of order d³:
-    about 0.1 seconds at d = 400. One of a low-rank Gaussian takes 100 to 200 draws in any dimension.
+    about 0.05 seconds at d = 400. One of a low-rank Gaussian takes 100 to 200 draws in any dimension. So between 100
+    and 400 dimensions a `start` that is nearly right already, and whose curvature says that a low-rank Gaussian would
+    leave out less than the fit's tolerance, is followed by low-rank steps.
 
     >>> default_family(Target(lambda z: -z @ z, dim=3)), default_family(Target(lambda z: -z @ z, dim=1000))
     (FullRank(), LowRank())
     """
     if init is not None:
         return family_of(init)
-    return FullRank() if target.dim <= FULL_RANK_DIM else LowRank()
+    if target.dim > FULL_RANK_DIM:
+        return LowRank()
+    enough = start is not None and start.left_out < default_tolerance(target)
+    return LowRank() if enough and target.dim > MANY else FullRank()
 
 
 def default_objective(target: Target, family: AbstractFamily | None = None) -> AbstractObjective:

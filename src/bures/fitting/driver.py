@@ -17,6 +17,7 @@ from bures.engine import FEW_POINTS, MANY, Evaluator, default_draws, evaluator_o
 from bures.estimator import AbstractEstimator
 from bures.family import AbstractApproximation, AbstractFamily, FullRank, Mixture
 from bures.fitting.defaults import (
+    FULL_RANK_DIM,
     default_estimator,
     default_family,
     default_objective,
@@ -27,7 +28,7 @@ from bures.fitting.mixture import begin_mixture, check_mixture_dim, run_rounds
 from bures.fitting.progress import progress_bar
 from bures.fitting.result import Callback, Fit, Record
 from bures.geometry import AbstractGeometry, Whitened
-from bures.loop import LoopState, Method, Trace, advance, advance_on_host, init as init_state
+from bures.loop import LoopState, Method, Methods, Trace, advance, advance_on_host, init as init_state
 from bures.mixing.rounds import evaluations_for
 from bures.objective import AbstractObjective
 from bures.outcome import Outcome, has_converged, has_diverged
@@ -35,7 +36,7 @@ from bures.start import Start, find_start
 from bures.start_in_factors import find_start_in_factors
 from bures.target import Target, as_target
 
-_MAX_STEPS = 10_000  # when the number of steps is left to the stopping rule
+MAX_STEPS = 10_000  # when the number of steps is left to the stopping rule
 _CAPACITY = 100  # steps in one call, at the most
 _RESPONSE = 0.2  # seconds one call should take: how long Ctrl-C and the progress bar may wait
 _SEARCHED_DIM = 50  # up to which a search for modes alone finds the start
@@ -66,7 +67,7 @@ def fit(
     - `objective`, `estimator`, `geometry`: any legal combination; by default those of
         `default_objective` and `default_estimator`, and `Whitened`.
     - `family`: `FullRank()`, `MeanField()`, `LowRank(rank=None)` or `Mixture()`; by default that of `init`, or else
-        full rank up to 400 dimensions and low rank beyond.
+        full rank up to 400 dimensions, unless the start shows that low rank is enough, and low rank beyond.
     - `init`: the first approximation; by default one close to a mode, or a wider one that sees more mass. Its dtype is
         the dtype of the fit. One of another family is replaced by the nearest member of `family`.
     - `num_steps`: take exactly this many steps; by default, stop when the bound has stopped improving.
@@ -86,6 +87,7 @@ def fit(
     target = as_target(target, dim)
     check_key(key)
     _check_init(init)
+    is_open = family is None and init is None and geometry is None and num_steps is None  # the start may say more
     family = default_family(target, init) if family is None else family
     check_part("family", family, AbstractFamily, "bures.LowRank()")
     if isinstance(family, Mixture):
@@ -107,8 +109,8 @@ def fit(
     _check_callback(callback)
     if is_traced(key, target, init, method):
         return _fit_traced(key, target, method, family.standard(target.dim) if init is None else init, num_steps)
-    begun, evaluator = _begin(key, target, method, family, init, estimator is None, num_steps is None)
-    result = _run(begun, evaluator, num_steps or _MAX_STEPS, tolerance, progress, callback)
+    begun, evaluator = _begin(key, target, method, family, init, estimator is None, num_steps is None, is_open=is_open)
+    result = _run(begun, evaluator, num_steps or MAX_STEPS, tolerance, progress, callback)
     if num_steps is None:
         with contextlib.suppress(KeyboardInterrupt):  # the fit is not lost: it is judged when it is first asked for
             result.judgement  # noqa: B018 - made now, while the target is at hand
@@ -156,16 +158,19 @@ def fit_briefly(
     objective = default_objective(target, family)
     method = Method(objective, default_estimator(target, objective, family=family), Whitened())
     begun, _ = _begin(key, target, method, family, None, True, True, evaluator)
+    begun.record.grows = False  # short steps: they are few, and far from the end
     return _run(begun, evaluator, num_steps, default_tolerance(target), progress, None)
 
 
-def fit_from(learned: Any, *, key: Key[Array, ""], evaluator: Evaluator, progress: bool | None) -> Fit:
+def fit_from(
+    learned: Any, *, key: Key[Array, ""], evaluator: Evaluator, progress: bool | None, num_steps: int = MAX_STEPS
+) -> Fit:
     """The fit of a target in learned coordinates, from what learning them has left."""
     target, family = learned.target, default_family(learned.target, learned.approximation)
     objective = default_objective(target, family) if learned.objective is None else learned.objective
     method = Method(objective, default_estimator(target, objective, family=family), Whitened())
     begun, _ = _begin(key, target, method, family, learned.approximation, True, True, evaluator)
-    return _run(begun, evaluator, _MAX_STEPS, default_tolerance(target), progress, None)
+    return _run(begun, evaluator, num_steps, default_tolerance(target), progress, None)
 
 
 def _begin(
@@ -177,13 +182,20 @@ def _begin(
     chooses: bool,
     stops_by_itself: bool,
     evaluator: Evaluator | None = None,
+    *,
+    is_open: bool = False,
 ) -> tuple[Fit, Evaluator]:
-    """The fit before its first step, and its evaluator; `chooses` the estimator anew by what the start has seen."""
+    """The fit before its first step, and its evaluator.
+
+    It `chooses` the estimator anew by what the start has seen, and the family if that `is_open`.
+    """
     dtype = None if init is None else init_state(target, init=init, **method.parts()).approximation.mean.dtype
     dense = isinstance(family, FullRank | Mixture)
     evaluator = evaluator_of(target, dense, dtype) if evaluator is None else evaluator
     began = time.perf_counter()
     start = Start(init) if init is not None else _find_start(key, target, evaluator, family)
+    if is_open and type(enough := default_family(target, init, start)) is not type(family):
+        family, start = enough, start._replace(approximation=enough.of(start.approximation))
     if chooses:
         columns = getattr(start.approximation, "capacity", 0)
         chosen = default_estimator(target, method.objective, start.variance, family, columns)
@@ -248,7 +260,8 @@ def _find_start(key: Key[Array, ""], target: Target, evaluator: Evaluator, famil
     if searched is not None and target.dim <= _SEARCHED_DIM:
         start = searched
     else:
-        start = find_start_in_factors(rng, target, evaluator, searched)
+        dense = searched is None and isinstance(family, FullRank) and target.dim <= FULL_RANK_DIM
+        start = find_start_in_factors(rng, target, evaluator, searched, dense)
     q = jax.tree.map(lambda part: np.asarray(part, evaluator.dtype), family.of(start.approximation))
     return start._replace(approximation=q, variance=start.variance if isinstance(family, FullRank) else np.inf)
 
@@ -268,10 +281,12 @@ def _fit_traced(
     return Fit(last, trace, ((0, q),), target, method, key, loop, code, Record())
 
 
-def _advance(fit: Fit, evaluator: Evaluator, loop: LoopState, count: int, tolerance: float) -> tuple[LoopState, Trace]:
+def _advance(
+    fit: Fit, methods: Methods, evaluator: Evaluator, loop: LoopState, count: int, tolerance: float
+) -> tuple[LoopState, Trace]:
     """Up to `count` further steps, where the fit takes its steps."""
     if loop.is_on_host:
-        return advance_on_host(fit.key, loop, evaluator, fit.methods, count, tolerance)
+        return advance_on_host(fit.key, loop, evaluator, methods, count, tolerance)
     dtype = fit.approximation.mean.dtype
     method, limit = fit.method.traced(dtype), jnp.array(tolerance, dtype)
     moved, piece = advance(fit.key, loop, fit.target, method, jnp.array(count), limit, _CAPACITY)
@@ -289,7 +304,7 @@ def _run(
 ) -> Fit:
     """Steps up to `total`, some at a time, with a look at how it goes at every checkpoint."""
     loop, traces, path = begun.loop, [begun.trace], list(begun.path)
-    outcome = None
+    outcome, methods = None, begun.methods
     started, compiled = time.perf_counter(), evaluator.compile_seconds
     try:
         with progress_bar(progress, total, int(loop.count)) as report:
@@ -298,7 +313,7 @@ def _run(
                 count = int(loop.count)
                 length = min(length, next_checkpoint(count) - count, total - count)
                 began = time.perf_counter()
-                loop, piece = _advance(begun, evaluator, loop, length, tolerance or 0.0)
+                loop, piece = _advance(begun, methods, evaluator, loop, length, tolerance or 0.0)
                 traces.append(piece)
                 count = int(loop.count)
                 seconds = max(time.perf_counter() - began, 1e-6)
@@ -322,11 +337,10 @@ def _run(
     if outcome is Outcome.MAX_STEPS and has_diverged(trace.bound):
         outcome = Outcome.DIVERGED
     settled = outcome in (Outcome.CONVERGED, Outcome.MAX_STEPS) or int(loop.count) == 0
-    q = to_device(loop.state.approximation if settled else loop.best)
+    q, passed = to_device((loop.state.approximation if settled else loop.best, tuple(path)))
     seconds, compiling = begun.record.seconds, evaluator.compile_seconds
     seconds["steps"] = seconds.get("steps", 0.0) + time.perf_counter() - started - (compiling - compiled)
     seconds["compile"] = seconds.get("compile", 0.0) + compiling
-    passed = tuple((count, to_device(member)) for count, member in path)
     return Fit(q, trace, passed, begun.target, begun.method, begun.key, loop, outcome.value, begun.record)
 
 

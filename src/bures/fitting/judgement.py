@@ -14,7 +14,7 @@ from bures.draws import host_generator
 from bures.engine import Evaluator
 from bures.family import AbstractApproximation, Gaussian
 from bures.family.approximation import in_double
-from bures.start import SLOW, Mode, View
+from bures.start import LATER_EVALUATIONS, SLOW, Mode, View
 from bures.target import Target
 from bures.threads import one_blas_thread
 
@@ -56,11 +56,13 @@ def judge(
     evaluator: Evaluator,
     modes: tuple[Mode, ...],
     scale: Gaussian | None,
+    *,
+    search: int = LATER_EVALUATIONS,
     **run: Any,
 ) -> Judgement:
-    """Draws until their verdict is decided, and a look at what they cannot see."""
+    """Draws until their verdict is decided, and a look at what they cannot see, by at most `search` evaluations."""
     with one_blas_thread(target.dim if q.is_dense else 0):
-        return _judge(key, q, target, evaluator, modes, scale, run)
+        return _judge(key, q, target, evaluator, modes, scale, search, run)
 
 
 def _judge(
@@ -70,6 +72,7 @@ def _judge(
     evaluator: Evaluator,
     modes: tuple[Mode, ...],
     scale: Gaussian | None,
+    search: int,
     run: dict[str, Any],
 ) -> Judgement:
     exact, q = in_double(q), to_host(q)
@@ -99,7 +102,15 @@ def _judge(
         before = evaluator.count
         rng = host_generator(key, _SEARCHED)
         modes, views, reach = search_again(
-            rng, exact, evaluator, modes, scale, draws=draws, scores=scores, uneven=target.uneven
+            rng,
+            exact,
+            evaluator,
+            modes,
+            scale,
+            draws=draws,
+            scores=scores,
+            uneven=target.uneven,
+            evaluations=search,
         )
         searched = evaluator.count - before
         found = covered(found)

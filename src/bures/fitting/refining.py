@@ -1,16 +1,15 @@
 """`Fit.refine`: the next rung from a fit. First learned centring, where a target has sites for it; then a mixture."""
 
-from collections.abc import Callable
-
 from jaxtyping import Array, Key
 
 from bures.check import check_key, fail
 from bures.diagnostics.weighted import log_evidence
-from bures.engine import Evaluator, evaluator_of
+from bures.engine import Watch, evaluator_of
 from bures.family import Gaussian, GaussianMixture, Mixture
 from bures.family.approximation import in_double
-from bures.fitting.driver import fit_from
-from bures.fitting.mixture import check_mixture_dim, mixture_of_modes, run_rounds
+from bures.fitting.defaults import FULL_RANK_DIM
+from bures.fitting.driver import MAX_STEPS, fit_from
+from bures.fitting.mixture import mixture_of_modes, run_rounds
 from bures.fitting.result import Fit, Record, Refinement
 from bures.learned_centring import learn_centring
 from bures.mixing.rounds import evaluations_for
@@ -18,20 +17,30 @@ from bures.start import Mode, View
 
 _SEEN = 64  # draws of a mode
 
-Watch = Callable[[Evaluator], Evaluator]
 
-
-def refine(fit: Fit, key: Key[Array, ""], *, progress: bool | None = None, watch: Watch = lambda each: each) -> Fit:
-    """See `Fit.refine`. `watch` may note what evaluators are asked for, and end it."""
+def refine(
+    fit: Fit,
+    key: Key[Array, ""],
+    *,
+    progress: bool | None = None,
+    watch: Watch = lambda each: each,
+    num_steps: int = MAX_STEPS,
+) -> Fit:
+    """See `Fit.refine`. `watch` may note what evaluators are asked for, and end it, `num_steps` ends a Gaussian."""
     check_key(key)
     rung = next_rung(fit)
     if rung is None:
         remedy = "Use bures.sample(target, key=key), which goes on by MCMC."
         raise fail("fit", "one that has a next rung", fit.approximation.label, remedy)
-    better, note = _centre(fit, key, progress, watch) if rung == "centring" else (_mix(fit, key, progress, watch), "")
-    judged = [each.diagnostics.ness for each in (fit, better)]
+    if rung == "centring":
+        better, note = _centre(fit, key, progress, watch, num_steps)
+    else:
+        better, note = _mix(fit, key, progress, watch), ""
+    q = better.approximation
+    better.judge_with(watch(evaluator_of(better.target, q.is_dense, q.mean.dtype)))
+    before, after = fit.diagnostics.ness, better.diagnostics.ness
     evaluations = better.num_log_density_evaluations - fit.num_log_density_evaluations
-    better.record.refinement = Refinement(rung, *judged, evaluations, note)
+    better.record.refinement = Refinement(rung, before, after, evaluations, note)
     return better
 
 
@@ -39,22 +48,22 @@ def next_rung(fit: Fit) -> str | None:
     """Centring if the target has sites and is as the model has it; then a mixture; then none."""
     if fit.target.sites:  # a target in learned coordinates has none
         return "centring"
-    return None if isinstance(fit.approximation, GaussianMixture) else "mixture"
+    beyond = isinstance(fit.approximation, GaussianMixture) or fit.target.dim > FULL_RANK_DIM
+    return None if beyond else "mixture"
 
 
-def _centre(fit: Fit, key: Key[Array, ""], progress: bool | None, watch: Watch) -> tuple[Fit, str]:
+def _centre(fit: Fit, key: Key[Array, ""], progress: bool | None, watch: Watch, num_steps: int) -> tuple[Fit, str]:
     """A Gaussian in learned coordinates, and what was learned."""
     given = fit.approximation if isinstance(fit.approximation, Gaussian) else None
-    learned = learn_centring(key, fit.target, given)
+    learned = learn_centring(key, fit.target, given, watch=watch)
     evaluator = watch(evaluator_of(learned.target, True))
-    better = fit_from(learned, key=key, evaluator=evaluator, progress=progress)
+    better = fit_from(learned, key=key, evaluator=evaluator, progress=progress, num_steps=num_steps)
     better.record.start_evaluations += learned.evaluations + fit.num_log_density_evaluations
     return better, learned.describe()
 
 
 def _mix(fit: Fit, key: Key[Array, ""], progress: bool | None, watch: Watch) -> Fit:
     """A mixture that begins with the approximation, and with the modes that it misses."""
-    check_mixture_dim(fit.target)
     evaluator = watch(evaluator_of(fit.target, True, fit.approximation.mean.dtype))
     record = Record(start_evaluations=fit.num_log_density_evaluations, modes=fit.modes, scale=fit.record.scale)
     evaluations = evaluations_for(fit.target.dim)

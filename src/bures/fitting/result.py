@@ -14,17 +14,18 @@ from jaxtyping import Array, Float, Key
 from bures.check import check_key, check_positive_integer, fail, is_traced
 from bures.diagnostics.diagnostics import Diagnostics, check_diagnosis, summarise
 from bures.diagnostics.weighted import WeightedDraws
-from bures.engine import evaluator_of
+from bures.engine import Evaluator, evaluator_of
 from bures.estimator import Cost
 from bures.family import AbstractApproximation, Gaussian
 from bures.fitting.defaults import default_methods
 from bures.fitting.judgement import Judgement, judge
 from bures.loop import LoopState, Method, Methods, State, Trace
 from bures.outcome import Outcome
-from bures.start import Mode
+from bures.start import LATER_EVALUATIONS, Mode
 from bures.target import Target
 
 _POOL, _POOL_ELEMENTS = 10_000, 2**26  # draws to choose from, and their numbers: half a gigabyte
+_MOST_SEARCH = 2500  # evaluations of the search after a fit, however many its steps took
 
 Callback = Callable[[int, AbstractApproximation, dict[str, float]], bool | None]
 
@@ -79,6 +80,11 @@ class Record:
         self.judgement = judgement
         self.mixed_rounds, self.mixed_evaluations = mixed_rounds, mixed_evaluations  # of a mixture, before other steps
         self.refinement = refinement
+
+
+def _search_evaluations(start: int, steps: int) -> int:
+    """Of the search after a fit: with the start no more than the steps took, or than what a start keeps for it."""
+    return max(LATER_EVALUATIONS, min(steps - start, _MOST_SEARCH))
 
 
 class Fit(eqx.Module):
@@ -158,22 +164,30 @@ class Fit(eqx.Module):
         if self.record.judgement is None:
             if is_traced(self.approximation):
                 raise ValueError("A fit cannot be judged under jit or vmap. Return it first, then ask for diagnostics.")
-            began = time.perf_counter()
             q = self.approximation
-            evaluator = evaluator_of(self.target, q.is_dense, q.mean.dtype)
-            found = judge(
-                self.key,
-                self.approximation,
-                self.target,
-                evaluator,
-                self.record.modes,
-                self.record.scale,
-                **self.run_facts(),
-            )
-            self.record.seconds["judgement"] = time.perf_counter() - began - evaluator.compile_seconds
-            self.record.seconds["compile"] = self.record.seconds.get("compile", 0.0) + evaluator.compile_seconds
-            self.record.judgement = found
+            return self.judge_with(evaluator_of(self.target, q.is_dense, q.mean.dtype))
         return self.record.judgement
+
+    def judge_with(self, evaluator: Evaluator) -> Judgement:
+        """The judgement, made if there is none, through an evaluator that may end it."""
+        record = self.record
+        if record.judgement is not None:
+            return record.judgement
+        began, compiled = time.perf_counter(), evaluator.compile_seconds
+        record.judgement = judge(
+            self.key,
+            self.approximation,
+            self.target,
+            evaluator,
+            record.modes,
+            record.scale,
+            search=_search_evaluations(record.start_evaluations, self._cost.log_densities),
+            **self.run_facts(),
+        )
+        compiled = evaluator.compile_seconds - compiled
+        record.seconds["judgement"] = time.perf_counter() - began - compiled
+        record.seconds["compile"] = record.seconds.get("compile", 0.0) + compiled
+        return record.judgement
 
     @property
     def diagnostics(self) -> Diagnostics:
@@ -292,7 +306,14 @@ class Fit(eqx.Module):
         figures = f"nESS {100 * found.ness:.1f}%"
         judged = f"{figures}." if found.trustworthy else f"But k̂ = {found.khat:.2f}, {figures}."
         refined = f"\n{self.record.refinement}" if self.record.refinement else ""
-        return f"{text}{refined}\n{judged} {found.message}"
+        return f"{text}{refined}\n{judged} {found.message}{self._next()}"
+
+    def _next(self) -> str:
+        """What to do with a fit that cannot be trusted, where there is a next rung."""
+        from bures.fitting.refining import next_rung
+
+        rung = None if self.diagnostics.trustworthy else next_rung(self)
+        return "" if rung is None else f" Next: fit.refine(key), by {rung}."
 
 
 def _place(names: tuple[str, ...], name: str) -> int:

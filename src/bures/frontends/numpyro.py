@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bures.check import default_dtype, fail
+from bures.check import default_dtype, fail, is_traced
 from bures.frontends import host
 from bures.frontends.common import Result, fit_target, import_extra, no_variables, on_device, quoted, sample_target
 from bures.frontends.numpyro_sites import (
@@ -27,7 +27,7 @@ from bures.frontends.numpyro_sites import (
     describe,
     find_support,
     finite_mean,
-    location_and_log_scale,
+    location_and_scale,
     log_densities,
     refuse_discrete,
     running,
@@ -82,6 +82,7 @@ class _Source:
     def __init__(self, model: Callable, args: tuple, kwargs: dict):
         self.model, self.args, self.kwargs = model, args, kwargs
         self.parameters: dict[str, Any] = {}
+        self.computed: set[str] = set()  # sites whose location or scale the model computes, perhaps from latent ones
         self.sites, means, supports = self._look()
         self.parameters = self._fixed_parameters()
         self.discrete = tuple(supports)
@@ -112,6 +113,7 @@ class _Source:
         def look() -> tuple[dict[str, Array], dict[str, Array]]:
             trace = self.trace(lambda site: typical_value(site, at_origin))
             sites.update((name, describe(name, site)) for name, site in trace.items())
+            self.computed = {name for name, site in trace.items() if is_traced(location_and_scale(site))}
             discrete = [name for name, site in sites.items() if site.is_latent and site.is_discrete]
             supports = {name: find_support(name, trace[name]["fn"]) for name in discrete}
             if discrete:
@@ -256,12 +258,12 @@ class _Source:
             return None if part is None else biject_to(site["fn"].support)(part)
 
         sites = self.trace(value_of)
-        found = {name: location_and_log_scale(sites[name]) for name in sites if name in self.shapes}
+        found = {name: location_and_scale(sites[name]) for name in sites if name in self.shapes}
         return {name: _fit_together(pair, self.shapes[name]) for name, pair in found.items() if pair is not None}
 
     def location_scale_sites(self) -> tuple[LocationScale, ...]:
         """The sites whose location or scale depends on latent variables."""
-        if self.discrete:  # summed out with axes of their own, which locations would have, too
+        if self.discrete or not self.computed:  # the first are summed out with axes that locations would have, too
             return ()
         names: list[str] = []
 
@@ -349,8 +351,8 @@ class _Pointwise(eqx.Module):
 
 def _fit_together(pair: tuple[Any, Any], shape: tuple[int, ...]) -> tuple[Array, Array]:
     """Location and log scale in the shape of the site's coordinates."""
-    location, log_scale = (jnp.broadcast_to(part, shape) for part in pair)
-    return location, log_scale
+    location, scale = (jnp.broadcast_to(part, shape) for part in pair)
+    return location, jnp.log(scale)
 
 
 class _ObservedData(Mapping):

@@ -149,8 +149,8 @@ def _centre(distribution: Any) -> Any:
     return distribution.mean
 
 
-def location_and_log_scale(site: dict[str, Any]) -> tuple[Any, Any] | None:
-    """Location and log scale of a real latent site whose distribution is of a location–scale family; else None.
+def location_and_scale(site: dict[str, Any]) -> tuple[Any, Any] | None:
+    """Location and scale of a real latent site whose distribution is of a location–scale family; else None.
 
     That of a LogNormal is of its logarithm, which is its coordinate.
     """
@@ -166,7 +166,7 @@ def location_and_log_scale(site: dict[str, Any]) -> tuple[Any, Any] | None:
     families = (dist.Normal, dist.StudentT, dist.Cauchy, dist.Laplace, dist.Logistic, dist.Gumbel)
     if type(distribution) not in families:
         return None
-    return distribution.loc, jnp.log(distribution.scale)
+    return distribution.loc, distribution.scale
 
 
 def describe(name: str, site: dict[str, Any]) -> Site:

@@ -8,7 +8,7 @@ from jaxtyping import Float
 
 from bures.diagnostics.weighted import WeightedDraws, draw_points
 from bures.engine import Evaluator
-from bures.family import AbstractApproximation
+from bures.family import AbstractApproximation, GaussianMixture
 from bures.family.approximation import in_double
 from bures.target import Target
 
@@ -57,8 +57,10 @@ class Base:
 
 def _score_of(q: AbstractApproximation) -> Any:
     """∇log q as a function of NumPy points: in closed form, or else by automatic differentiation."""
-    if q.can("precision_times_noise"):
-        exact = in_double(q)
+    exact = in_double(q)
+    if isinstance(q, GaussianMixture):
+        return lambda z: -exact.entropy_scores(z, exact.responsibilities(z))
+    if q.can("precision_times_noise") and q.can("whiten"):
         return lambda z: -exact.precision_times_noise(exact.whiten(z))
     evaluator = Evaluator(Target(q.log_prob, q.dim))
     return lambda z: np.asarray(evaluator.value_and_score(z)[1], np.float64)

@@ -17,14 +17,15 @@ from bures.family import FullRank
 from bures.fitting import Fit
 from bures.fitting.defaults import default_estimator, default_family, default_objective
 from bures.fitting.driver import fit_briefly
+from bures.fitting.refining import next_rung, refine
 from bures.ladder.budget import Budget
 from bures.ladder.modes import Searched, search_around
 from bures.ladder.nuts import NutsRun, run_nuts
 from bures.ladder.result import Rung
 from bures.ladder.rungs import (
     base_of,
-    judge_with,
     key_of,
+    pool_of,
     rung_of_fit,
     rung_of_nuts,
     rung_of_smc,
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
 _STEP_EVALUATIONS = 8_000  # of the Gaussian's steps: what follows corrects the rest for less
 _LEAST_STEPS = 10
 _START_AND_JUDGEMENT = 8_000  # evaluations that are kept from a small budget for them
+_MOST_REFINED = 4  # rungs between the Gaussian and SMC
+_CENTRED_STEPS = 20  # of the fit in learned coordinates
+_MIXED_DIM = 30  # beyond which components gain little for what they cost
 _SMC_LIMIT = 60_000  # evaluations of tempered SMC: NUTS takes over where they do not do
 _NUTS_LIMIT = 1_000_000
 _FIT, _REFINE, _SMC, _NUTS, _SEARCH, _CHOICE = range(6)  # with the key, for the parts of a climb
@@ -159,24 +163,21 @@ class _Climb:
             self.best = rung_unjudged(name, fit, self.part(_CHOICE), self.num_draws)
             if fit.outcome is Outcome.INTERRUPTED:
                 raise KeyboardInterrupt
-            judge_with(fit, evaluator)
-        self.reach(rung_of_fit(name, fit, self.part(_CHOICE), self.num_draws))
+            fit.judge_with(evaluator)
+        self.reach_fit(name, fit)
         return fit
 
     def refine(self, fit: Fit) -> Fit:
         """The rungs of `Fit.refine`, one after the other."""
         for number in range(_MOST_REFINED):
-            before = fit.num_log_density_evaluations
-            better = _refined(fit, key_of(self.part(_REFINE), number))
-            if better is None:
+            if (name := next_rung_of(fit)) is None:
                 return fit
-            fit, name = better, _name_of(better)
-            self.budget.note(max(0, fit.num_log_density_evaluations - before))
-            self.spent[name] = self.spent.get(name, 0) + max(0, fit.num_log_density_evaluations - before)
-            self.reach(rung_of_fit(name, fit, self.part(_CHOICE), self.num_draws))
+            with _Spending(self, name):
+                key, steps = key_of(self.part(_REFINE), number), _CENTRED_STEPS
+                fit = refine(fit, key, progress=False, watch=self.budget.watch, num_steps=steps)
+            self.reach_fit(name, fit)
             if self.passed():
                 return fit
-            self.budget.spend(0)
         return fit
 
     def run_smc(self, fit: Fit) -> Tempered | None:
@@ -256,6 +257,14 @@ class _Climb:
         rng = host_generator(self.part(_SEARCH))
         return search_around(rng, evaluator, z, evidence, fit.modes, fit.record.scale)
 
+    def reach_fit(self, name: str, fit: Fit) -> None:
+        """The draws of a fit that has been judged, and more of them where they are few."""
+        key = self.part(_CHOICE)
+        self.best = rung_of_fit(name, fit, fit.draws(), key, self.num_draws)
+        with _Spending(self, name):
+            pool = pool_of(fit, key, self.evaluator(fit.target), self.num_draws)
+        self.reach(rung_of_fit(name, fit, pool, key, self.num_draws))
+
     def reach(self, rung: Rung) -> None:
         self.best = rung
         if self.progress and not rung.trustworthy:
@@ -282,20 +291,7 @@ class _Spending:
         spent[self.name] = spent.get(self.name, 0) + self.climb.budget.count - self.before
 
 
-_MOST_REFINED = 4  # rungs between the Gaussian and SMC
-
-
-def _refined(fit: Fit, key: Key[Array, ""]) -> Fit | None:
-    """The next rung of a fit, or None where there is none."""
-    refine = getattr(fit, "refine", None)
-    if refine is None:
-        return None
-    try:
-        better = refine(key)
-    except ValueError:
-        return None
-    return None if better is fit else better
-
-
-def _name_of(fit: Fit) -> str:
-    return str(getattr(fit, "rung", None) or fit.approximation.family)
+def next_rung_of(fit: Fit) -> str | None:
+    """What `Fit.refine` would make of a fit; nothing where it has components and there are too many dimensions."""
+    name = next_rung(fit)
+    return None if name == "mixture" and fit.target.dim > _MIXED_DIM else name

@@ -14,7 +14,6 @@ from bures.draws import host_generator
 from bures.engine import Evaluator
 from bures.export import weight_statistics
 from bures.fitting import Fit
-from bures.fitting.judgement import judge
 from bures.ladder.base import Base
 from bures.ladder.modes import Searched
 from bures.ladder.nuts import CHAINS, NutsRun
@@ -25,7 +24,8 @@ from bures.target import Target
 _WANTED = 1000  # effective draws, at the least
 _WANTED_SHARE = 0.4  # of the number of draws asked for
 _TOLERANCE, _DOUBT = 0.1, 0.05  # a mean this many standard deviations off, anywhere, is to be as unlikely as this
-_CHOSEN = 0  # with a rung's key: the number of the stream that draws are chosen by
+_CHOSEN, _MORE = 0, 1  # with a rung's key: the streams that draws are chosen by, and that more come from
+_MOST_DRAWS, _MOST_NUMBERS = 40_000, 2**23  # of a pool
 _LOST = 0.02  # share of the mass outside the draws that is not to be trusted
 
 
@@ -42,18 +42,19 @@ def wanted_draws(dim: int, num_draws: int) -> float:
 # ---- Fits -----------------------------------------------------------------------------------------------------------
 
 
-def judge_with(fit: Fit, evaluator: Evaluator) -> None:
-    """The judgement of a fit, through an evaluator that may end it."""
-    record = fit.record
-    if record.judgement is None:
-        record.judgement = judge(
-            fit.key, fit.approximation, fit.target, evaluator, record.modes, record.scale, **fit.run_facts()
-        )
-
-
-def rung_of_fit(name: str, fit: Fit, key: Key[Array, ""], num_draws: int) -> Rung:
-    """Importance-resampled draws of a fit that has been judged."""
+def pool_of(fit: Fit, key: Key[Array, ""], evaluator: Evaluator, num_draws: int) -> WeightedDraws:
+    """The judgement's draws, and where these can be trusted but are few for the means, more of them."""
     found, pool = fit.diagnostics, fit.draws()
+    size = pool.log_p.size
+    more = int(min(wanted_draws(fit.target.dim, num_draws) / max(found.ness, 1e-9), _MOST_DRAWS) - size)
+    if not found.trustworthy or more <= 0 or (size + more) * fit.target.dim > _MOST_NUMBERS:
+        return pool
+    return pool.joined(WeightedDraws.pool(lambda: host_generator(key, _MORE), fit.approximation, evaluator, more)[0])
+
+
+def rung_of_fit(name: str, fit: Fit, pool: WeightedDraws, key: Key[Array, ""], num_draws: int) -> Rung:
+    """Importance-resampled draws of a fit that has been judged."""
+    found = fit.diagnostics
     rng = host_generator(key, _CHOSEN)
     usable = math.isfinite(float(np.max(pool.log_weights)))
     weights = relative_weights(pool.smoothed()) if usable else np.ones(pool.log_p.size)
@@ -61,8 +62,7 @@ def rung_of_fit(name: str, fit: Fit, key: Key[Array, ""], num_draws: int) -> Run
     statistics = {each: value[chosen][None] for each, value in weight_statistics(pool).items()} if usable else {}
     figures = f"importance-resampled from the {name} fit ({fit.approximation.label}, nESS {100 * found.ness:.0f}%)"
     if found.trustworthy:
-        text = f"Trust these draws, {figures}: means are known to {found.correction.mean_error:.2f} standard deviations"
-        text = f"{text}. {_about_search(found.coverage.reach)}"
+        text = f"Trust these draws, {figures}. {_about_search(found.coverage.reach)}"
     else:
         text = f"Do not trust these draws, {figures}: {_REASONS[found.verdict]}."
     evidence = (found.log_evidence, found.log_evidence_mcse) if usable else (None, None)

@@ -165,7 +165,8 @@ class _Climb:
             if precision.families < LEAST_FAMILIES:
                 return found
             more = len(states) * (wanted / max(precision.effective, 1.0) - 1) / _ROUND  # rounds, at this pace
-            if precision.is_enough(wanted) or self.spent + pace.cost * max(1.0, min(more, 1e9)) > limit:
+            hopeless = self.spent < limit / 3 and self.spent + pace.cost * min(more, 1e9) > limit
+            if precision.is_enough(wanted) or hopeless or self.spent + pace.cost > limit:
                 return found
 
     def run_round(self, states: list[Cloud]) -> "_Pace":

@@ -18,7 +18,7 @@ _POOL = 10_000  # draws that are kept
 _STEPS = 3  # on the pool, in a round
 # Of the deficit, and as a share of it: a component that adds less to nESS is not worth its cost.
 _LEAST_GAIN, _LARGEST_LEAST_GAIN, _GAIN_SHARE = 0.002, 0.01, 0.1
-_SMALLEST_SHARE = 2e-3
+_SMALLEST_SHARE = 3e-4
 _MOST_COMPONENTS = 25
 _ENOUGH = 0.015  # deficit of fresh draws at which there is nothing left to gain: an nESS of 98.5%
 _JUDGED = 2500  # latest fresh draws by which that is seen

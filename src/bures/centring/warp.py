@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bures.centring import AbstractChange
+from bures.centring.change import AbstractChange
 
 
 class Warp(AbstractChange):
