@@ -26,10 +26,11 @@ from jaxtyping import Array, Float
 
 import bures
 from bures.arrays import to_host
+from bures.centring import change_by_numbers, numbers_of
 from bures.check import as_array, check_part, fail
 from bures.family import AbstractApproximation, AbstractFamily, Gaussian, GaussianMixture, LowRankGaussian
 from bures.fitting.judgement import restore
-from bures.fitting.result import Fit, Record
+from bures.fitting.result import Fit, Record, Refinement
 from bures.geometry import Euclidean
 from bures.loop import LoopState, Method, State, Trace
 from bures.start import Mode, View
@@ -46,6 +47,7 @@ _KINDS: dict[str, type[AbstractApproximation]] = {
 }
 
 
+_COORDINATES = "coordinates/"
 _NUM_PROBES = 16
 _NAMED = 10_000  # coordinates; of more than these the names are not saved
 
@@ -73,6 +75,7 @@ def _description(fit: Fit) -> dict[str, Any]:
         "on_host": fit.loop.is_on_host,
         "start_evaluations": fit.record.start_evaluations,
         "grows": fit.record.grows,
+        "refinement": fit.record.refinement,
         "mixed": [fit.record.mixed_rounds, fit.record.mixed_evaluations],
         "search_evaluations": fit.judgement.evaluations,
         "rounding": fit.diagnostics.rounding,
@@ -92,6 +95,7 @@ def _arrays(fit: Fit) -> dict[str, Any]:
         "path_steps": np.array([step for step, _ in fit.path]),
         **{name: part for i, (_, q) in enumerate(fit.path) for name, part in _parts(f"path_{i}", q).items()},
         **{f"trace_{name}": fit.trace[name] for name in fit.trace.names},
+        **{f"{_COORDINATES}{name}": array for name, array in numbers_of(fit.target).items()},
         "log_p": fit.judgement.log_p,
         "log_q": fit.judgement.log_q,
         **_parts("state", fit.loop.state.approximation),
@@ -178,6 +182,7 @@ def load(path: Any, *, target: Any, dim: int | None = None, family: AbstractFami
             f"{str(path)!r} holds a float64 fit, but JAX runs in float32. "
             "Call jax.config.update('jax_enable_x64', True) first."
         )
+    target = _in_coordinates(target, arrays)
     method = Method(**{part: _rebuild_part(part, description["method"][part], parts.get(part)) for part in _PARTS})
     if "probes" in arrays:
         _check_same_density(target, arrays["probes"], arrays["log_densities"])
@@ -206,6 +211,13 @@ def load(path: Any, *, target: Any, dim: int | None = None, family: AbstractFami
     return fit
 
 
+def _in_coordinates(target: Target, arrays: dict[str, np.ndarray]) -> Target:
+    """The target in the learned coordinates of the saved fit, if it was given in the model's own."""
+    named = {name: array for name, array in arrays.items() if name.startswith(_COORDINATES)}
+    numbers = {name.removeprefix(_COORDINATES): array for name, array in named.items()}
+    return target if not numbers or numbers_of(target) else change_by_numbers(target, numbers)
+
+
 def _is_double(arrays: dict[str, np.ndarray]) -> bool:
     return any(array.dtype == np.float64 for name, array in arrays.items() if name.startswith("approximation."))
 
@@ -217,6 +229,7 @@ def _rebuild_record(description: dict[str, Any]) -> Record:
         grows=description.get("grows", False),
         mixed_rounds=rounds,
         mixed_evaluations=evaluations,
+        refinement=None if description.get("refinement") is None else Refinement(*description["refinement"]),
     )
 
 

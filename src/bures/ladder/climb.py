@@ -46,6 +46,7 @@ _LEAST_STEPS = 10
 _START_AND_JUDGEMENT = 8_000  # evaluations that are kept from a small budget for them
 _MOST_REFINED = 4  # rungs between the Gaussian and SMC
 _CENTRED_STEPS = 20  # of the fit in learned coordinates
+_EVEN = 0.6  # nESS
 _MIXED_DIM = 30  # beyond which components gain little for what they cost
 _SMC_LIMIT = 60_000  # evaluations of tempered SMC: NUTS takes over where they do not do
 _NUTS_LIMIT = 1_000_000
@@ -81,7 +82,8 @@ def sample(
 
     The tree has `posterior` in the target's own variables and `sample_stats` (log p; for draws that were resampled
     log q and the log weights they had). Its attributes, and those of `posterior`: `rung`; `verdict`, a sentence;
-    `trustworthy`; `log_evidence` and `log_evidence_error` where known; `evaluations`, `evaluations_by_rung`, `seconds`.
+    `trustworthy`; `log_evidence` and `log_evidence_error` where a fit gave the draws; `evaluations`,
+    `evaluations_by_rung`, `seconds`.
 
     >>> import jax, jax.numpy as jnp, bures
     >>> tree = bures.sample(lambda z: -jnp.sum((z - 3) ** 2) / 8, dim=2, key=jax.random.key(0))
@@ -140,7 +142,7 @@ class _Climb:
 
     def climb(self) -> None:
         fit = self.fit_gaussian()
-        if self.passed():
+        if self.passed() and self.is_even(fit):
             return
         fit = self.refine(fit)
         if self.passed():
@@ -176,7 +178,7 @@ class _Climb:
                 key, steps = key_of(self.part(_REFINE), number), _CENTRED_STEPS
                 fit = refine(fit, key, progress=False, watch=self.budget.watch, num_steps=steps)
             self.reach_fit(name, fit)
-            if self.passed():
+            if self.passed() and self.is_even(fit):
                 return fit
         return fit
 
@@ -210,9 +212,7 @@ class _Climb:
         """NUTS from the draws of the last rung."""
         assert self.best is not None
         target, wanted = fit.target, wanted_draws(fit.target.dim, self.num_draws)
-        evidence = None
-        if tempered is not None and tempered.arrived:
-            evidence = tempered.log_evidence, tempered.log_evidence_error
+        evidence = tempered.log_evidence if tempered is not None and tempered.arrived else None
         frame = np.asarray(fit.approximation.covariance, np.float64) if tempered is None else None
         frame = np.linalg.cholesky(frame) if frame is not None else tempered.frame  # pyright: ignore
         starts = starts_of_chains(self.part(_NUTS), np.asarray(self.best.z).reshape(-1, target.dim), fit.modes)
@@ -224,16 +224,15 @@ class _Climb:
                     spend=self.budget.note_and_check, wanted=wanted, limit=_NUTS_LIMIT, keep=kept.append,
                 )  # fmt: skip
                 flat = run.chains.flat
-                known = None if evidence is None else evidence[0]
-                searched = self.search(self.evaluator(target), flat, known, fit)
+                searched = self.search(self.evaluator(target), flat, evidence, fit)
         except ImportError as error:
             self.note = f"The last rung is missing. {error} "
             return
         except KeyboardInterrupt:
             if kept:
-                self.best = rung_of_nuts(target, kept[-1], wanted, None, evidence)
+                self.best = rung_of_nuts(target, kept[-1], wanted, None)
             raise
-        self.reach(rung_of_nuts(target, run, wanted, searched, evidence))
+        self.reach(rung_of_nuts(target, run, wanted, searched))
 
     # ---- What they share
 
@@ -260,18 +259,27 @@ class _Climb:
     def reach_fit(self, name: str, fit: Fit) -> None:
         """The draws of a fit that has been judged, and more of them where they are few."""
         key = self.part(_CHOICE)
-        self.best = rung_of_fit(name, fit, fit.draws(), key, self.num_draws)
+        self.reach(rung_of_fit(name, fit, fit.draws(), key, self.num_draws))
         with _Spending(self, name):
             pool = pool_of(fit, key, self.evaluator(fit.target), self.num_draws)
         self.reach(rung_of_fit(name, fit, pool, key, self.num_draws))
 
     def reach(self, rung: Rung) -> None:
-        self.best = rung
+        """A rung that passes is kept until another one does."""
+        if rung.trustworthy or not self.passed():
+            self.best = rung
         if self.progress and not rung.trustworthy:
             from rich.console import Console
 
             line = f"{rung.name}, {sum(self.spent.values())} evaluations: {rung.verdict}"
             Console(stderr=True, soft_wrap=True).print(line, markup=False)
+
+    def is_even(self, fit: Fit) -> bool:
+        """Whether its weights are so even that a further rung is not worth its cost.
+
+        Weights make no draws where an approximation has none: what uneven ones miss of far tails they do not show.
+        """
+        return fit.diagnostics.ness >= _EVEN or next_rung_of(fit) is None
 
     def passed(self) -> bool:
         return self.best is not None and self.best.trustworthy

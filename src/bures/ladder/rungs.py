@@ -115,7 +115,8 @@ def rung_of_smc(
         text = f"Do not trust these draws of {figures}: {moving}, {precision.effective:.0f} effective of {wanted:.0f}."
     z = flat[chosen].astype(np.asarray(target.start()).dtype)[None]
     statistics = {"lp": log_p[chosen][None]}
-    return Rung("SMC", target, z, text, passes, statistics, found.log_evidence, found.log_evidence_error)
+    # Its log evidence is not given: chains that move too little at a temperature bias it by more than its error says.
+    return Rung("SMC", target, z, text, passes, statistics)
 
 
 # ---- NUTS -----------------------------------------------------------------------------------------------------------
@@ -132,9 +133,7 @@ def starts_of_chains(key: Key[Array, ""], z: np.ndarray, modes: Any) -> np.ndarr
     return z[[present[i % len(present)][i // len(present) % len(present[i % len(present)])] for i in range(CHAINS)]]
 
 
-def rung_of_nuts(
-    target: Target, run: NutsRun, wanted: float, searched: Searched | None, evidence: tuple[float, float] | None
-) -> Rung:
+def rung_of_nuts(target: Target, run: NutsRun, wanted: float, searched: Searched | None) -> Rung:
     """The chains as they are."""
     chains = run.chains
     size = f"{chains.num_chains} chains of {chains.num_samples} draws"
@@ -148,8 +147,7 @@ def rung_of_nuts(
         several = searched is not None and len(searched.modes) > 1
         text, passes = f"Do not trust these draws of {figures}: {_why_not(run, wanted, several)}.", False
     statistics = {"lp": run.log_p, "diverging": run.diverging}
-    known = evidence if evidence is not None else (None, None)
-    return Rung("NUTS", target, np.asarray(chains.draws), text, passes, statistics, *known)
+    return Rung("NUTS", target, np.asarray(chains.draws), text, passes, statistics)
 
 
 def _why_not(run: NutsRun, wanted: float, several_modes: bool) -> str:
