@@ -153,7 +153,8 @@ def measure(contestant: str, target: bures.Target, seed: int, settings: dict[str
     except Exception as error:
         return failure(error)
     seconds = time.perf_counter() - began
-    found = judge(fit.approximation, target, seed, settings["num_samples"], settings.get("elbo_error"))
+    # In the coordinates of the fit, which may be learned ones.
+    found = judge(fit.approximation, fit.target, seed, settings["num_samples"], settings.get("elbo_error"))
     return {**said, **found, "seconds": seconds}
 
 

@@ -1,7 +1,7 @@
 """The pictures of docs/mixtures.md: `python scripts/draw_ladder.py [folder]`, or `make figures`.
 
 Two are drawn: every rung on a funnel in the plane, and on eight schools. The others are those of `bures reproduce
-mixtures` and `bures bench ladder` as they are kept in results/.
+mixtures` as they are kept in results/.
 """
 
 import shutil
@@ -122,14 +122,8 @@ def main(folder: Path) -> None:
     jax.config.update("jax_enable_x64", True)
     for name, draw in {"ladder-plane": draw_plane, "ladder-schools": draw_schools}.items():
         (folder / f"{name}.png").write_bytes(_png(_styled(draw)()))
-    results = ROOT / "results"
-    for path in (
-        results / "mixtures" / "full" / "mixtures-fits.png",
-        results / "mixtures" / "full" / "mixtures-snr.png",
-        results / "ladder" / "full" / "mixtures.png",
-    ):
-        if path.is_file():
-            shutil.copy(path, folder / path.name.replace("mixtures.png", "ladder-mixtures.png"))
+    for name in ("mixtures-fits.png", "mixtures-snr.png"):
+        shutil.copy(ROOT / "results" / "mixtures" / "full" / name, folder)
 
 
 if __name__ == "__main__":

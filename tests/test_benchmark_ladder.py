@@ -208,6 +208,13 @@ def test_what_a_fit_says_of_itself():
     assert cells.components_of(types.SimpleNamespace(num_components=7)) == 7
 
 
+def test_a_refined_fit_is_judged_in_its_own_coordinates():
+    target = bures.frontends.from_numpyro(models.eight_schools())
+    found = cells.measure(REFINE, target, 0, {"num_samples": 1000})
+    assert found["ness"] > 0.5 and found["evaluations"] > 1000
+    assert found["log_evidence"] == pytest.approx(-31.31, abs=0.15)
+
+
 # ---- Running --------------------------------------------------------------------------------------------------------
 
 TINY = dict(num_samples=300, elbo_error=0.1)
