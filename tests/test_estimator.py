@@ -25,6 +25,7 @@ from problems import (
 
 import bures
 from bures.draws import antithetic, sobol
+from bures.estimator import _gain
 
 FLOAT64 = jnp.dtype("float64")
 draw_sobol = jax.jit(sobol, static_argnums=(1, 2, 3))
@@ -478,3 +479,12 @@ def test_bound_is_the_mean_of_the_objective(key):
     z = q.push(bures.Price(M=9).noise(key, q, 5))
     expected = target.value(z.reshape(-1, 3)) - q.log_prob(z.reshape(-1, 3))
     np.testing.assert_allclose(estimate.log_weights.reshape(-1), expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 0.999, 1.0])
+def test_what_a_draw_adds_to_the_bound_of_the_others(alpha):
+    """The baseline of the shares of a mixture: F less F of the other draws, without their sum."""
+    log_weights = np.random.default_rng(0).standard_normal((20, 4))
+    others = [bures.VRIWAE(3, alpha).bound(np.delete(log_weights, k, axis=1)) for k in range(4)]
+    expected = bures.VRIWAE(4, alpha).bound(log_weights)[:, None] - np.stack(others, axis=1)
+    np.testing.assert_allclose(_gain(bures.VRIWAE(4, alpha), log_weights), expected, atol=1e-11)

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from bures import draws as noise_sources, linalg
-from bures.arrays import AnyArray, Module, namespace
+from bures.arrays import AnyArray, Module, namespace, softmax
 from bures.check import check_key, check_option, check_part, check_positive_integer, fail
 from bures.family.approximation import AbstractApproximation
 from bures.family.gaussian import Gaussian
@@ -26,6 +26,7 @@ from bures.target import Target
 _SOURCES = {"iid": noise_sources.iid, "antithetic": noise_sources.antithetic, "sobol": noise_sources.sobol}
 # Below these, the quick way to block draws loses digits: powers that divide, and sums whose inverses are cubed.
 _LEAST_POWER, _LEAST_SUM = 1e-3, {"f": 1e-12, "d": 1e-90}
+_SMALL_POWER = 1e-4  # 1 − α below which its limit is as good, and has no rounding errors
 _M_REMEDY = "M is the number of K-tuples drawn at each step, e.g. M=100."
 
 
@@ -337,8 +338,23 @@ def _stein(at: _Derivatives) -> SteinSlope:
 
 
 def _variation(objective: AbstractObjective, log_weights: Float[AnyArray, "M K"]) -> Float[AnyArray, "M K"]:
-    """F − g_k: the first variation of the bound at each draw of a tuple, over K."""
-    return objective.bound(log_weights)[:, None] - objective.coefficients(log_weights).g
+    """F − g_k: the first variation of the bound at each draw of a tuple, over K, less what does not depend on the draw.
+
+    That is F of the others, and a constant: without them the signal, of order 1/K², is lost in noise of order one.
+    """
+    g = objective.coefficients(log_weights).g
+    if objective.K == 1 or type(objective).bound is not AbstractObjective.bound:
+        return objective.bound(log_weights)[:, None] - g
+    return _gain(objective, log_weights) - g + 1 / objective.K
+
+
+def _gain(objective: AbstractObjective, log_weights: Float[AnyArray, "M K"]) -> Float[AnyArray, "M K"]:
+    """What each draw adds to the bound of the others: the sum of weights without the k-th is 1 − g_k of the sum."""
+    xp, K, power = namespace(log_weights), objective.K, objective.power(log_weights)
+    share = softmax(power * log_weights)
+    rest = xp.maximum(1 - share, xp.finfo(share.dtype).eps)
+    limit = (log_weights - log_weights.mean(axis=-1, keepdims=True)) / (K - 1)  # of the power 0
+    return xp.where(power > _SMALL_POWER, -xp.log(rest * K / (K - 1)) / power, limit)
 
 
 def _blocked(
