@@ -22,12 +22,14 @@ _LEAST_GAIN, _LARGEST_LEAST_GAIN, _GAIN_SHARE = 0.002, 0.01, 0.1
 _SMALLEST_SHARE = 3e-4
 _MOST_COMPONENTS = 25
 _ENOUGH = 0.015  # deficit of fresh draws at which there is nothing left to gain: an nESS of 98.5%
-_JUDGED = 2500  # latest fresh draws by which that is seen
-_CHECKED, _CONFIRMED = 3000, 1.2  # fresh draws that must see no more than so many times the deficit of the pool
+_JUDGED = 2000  # latest fresh draws by which that is seen
+_CHECKED, _CONFIRMED = 2500, 1.2  # fresh draws that must see no more than so many times the deficit of the pool
 _DOUBTFUL_SHARE = 0.05  # of the draws, for a component that does not surely help
 _PATIENCE, _PATIENT_SHARE = 3000, 0.4  # draws without a new component after which none is expected, and of all draws
+_WORTHWHILE, _LEAST_PATIENCE = 0.1, 0.4  # deficit that is worth all of that, and how much of it any is worth
 _LEAST_EVALUATIONS, _EVALUATIONS_PER_DIMENSION, _MOST_EVALUATIONS = 20_000, 5_000, 60_000
-_LEAST_TAIL = 0.03
+_LEAST_TAIL, _DOUBTFUL_DEFICIT = 0.03, 0.1  # of a mixture with a larger deficit than that
+_TAIL_GAIN = 0.003  # of the deficit, from which a tail is worth what it costs of the ELBO
 _TAIL_SIZE = 3 * bound.K  # of the tuples by which tails are chosen: larger ones see more of the tails
 
 
@@ -152,9 +154,14 @@ class _Run:
         if self.checking:
             self.settled = not helps and seen.deficit < _CONFIRMED * self.expected + _ENOUGH
             self.checking, self.idle = False, 0
-        elif self.is_enough() or self.idle >= max(_PATIENCE, _PATIENT_SHARE * self.drawn):
-            self.checking, self.expected = True, float(np.mean(self.now.deficits(_TAIL_SIZE)))
+        elif self.is_enough() or self.idle >= self.patience():
+            self.checking, self.expected = True, self.deficit(self.q)
         return seen
+
+    def patience(self) -> float:
+        """Draws without a new component after which none is expected: the fewer, the less there is to gain."""
+        worth = float(np.clip(self.rounds[-1].deficit / _WORTHWHILE, _LEAST_PATIENCE, 1))
+        return worth * max(_PATIENCE, _PATIENT_SHARE * self.drawn)
 
     def look(self, batch: Any) -> Round:
         """Fresh draws of the proposal, as those of q."""
@@ -182,6 +189,12 @@ class _Run:
         """The best of the last mixtures by all of the pool, with as much of a tail as helps."""
         if not self.kept:
             return self.q
-        q = min(self.kept, key=lambda each: float(np.mean(Moved(each, self.pool).deficits(_TAIL_SIZE))))
-        # That a pool has seen nothing beyond the components is no proof that there is nothing.
-        return with_tails(q, self.pool, 0.0 if self.is_enough() else _LEAST_TAIL, _TAIL_SIZE)
+        tried = [(self.deficit(each), i, each) for i, each in enumerate(self.kept)]
+        deficit, _, q = min(tried)
+        # That a pool has seen nothing beyond the components is no proof that there is nothing, where they fit badly.
+        with_tail = with_tails(q, self.pool, _LEAST_TAIL if deficit > _DOUBTFUL_DEFICIT else 0.0, _TAIL_SIZE)
+        return with_tail if deficit - self.deficit(with_tail) > _TAIL_GAIN or deficit > _DOUBTFUL_DEFICIT else q
+
+    def deficit(self, q: GaussianMixture) -> float:
+        """Of a mixture, by all of the pool."""
+        return float(np.mean(Moved(q, self.pool).deficits(_TAIL_SIZE)))
