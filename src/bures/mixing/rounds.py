@@ -27,6 +27,7 @@ _CHECKED, _CONFIRMED = 2500, 1.2  # fresh draws that must see no more than so ma
 _DOUBTFUL_SHARE = 0.05  # of the draws, for a component that does not surely help
 _PATIENCE, _PATIENT_SHARE = 3000, 0.4  # draws without a new component after which none is expected, and of all draws
 _WORTHWHILE, _LEAST_PATIENCE = 0.1, 0.4  # deficit that is worth all of that, and how much of it any is worth
+_SLOW_DIM = 30  # beyond which components gain less, and d × d work is most of a round
 _LEAST_EVALUATIONS, _EVALUATIONS_PER_DIMENSION, _MOST_EVALUATIONS = 20_000, 5_000, 60_000
 _LEAST_TAIL, _DOUBTFUL_DEFICIT = 0.03, 0.1  # of a mixture with a larger deficit than that
 _TAIL_GAIN = 0.003  # of the deficit, from which a tail is worth what it costs of the ELBO
@@ -53,8 +54,9 @@ class Mixing(NamedTuple):
 
 
 def evaluations_for(dim: int) -> int:
-    """How many evaluations a fit of a mixture may take, where it is not told."""
-    return int(np.clip(_EVALUATIONS_PER_DIMENSION * dim, _LEAST_EVALUATIONS, _MOST_EVALUATIONS))
+    """How many evaluations a fit of a mixture may take, where it is not told: fewer where each round is slow."""
+    most = max(_LEAST_EVALUATIONS, _MOST_EVALUATIONS * _SLOW_DIM // max(dim, _SLOW_DIM))
+    return int(np.clip(_EVALUATIONS_PER_DIMENSION * dim, _LEAST_EVALUATIONS, most))
 
 
 def fit_mixture(
