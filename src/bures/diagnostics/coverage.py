@@ -65,11 +65,12 @@ def search_again(
     scores: np.ndarray,
     uneven: bool,
     evaluations: int = LATER_EVALUATIONS,
+    thorough: bool = False,
 ) -> tuple[tuple[Mode, ...], tuple[View, ...], float]:
     """After a fit: views of q made wider, and where strange draws of q and theirs lead; a survey if the scale is new.
 
-    Where there are several modes, and evaluations for it, more of them are looked for. Returns all modes known, the
-    views, and how far was searched in standard deviations of q.
+    Where there are several modes, or the search is to be `thorough`, and evaluations for it, more are looked for.
+    Returns all modes known, the views, and how far was searched in standard deviations of q.
     """
     before = evaluator.count
     modes, budget = tuple(modes), Budget(evaluator, LATER_EVALUATIONS)
@@ -97,8 +98,12 @@ def search_again(
             places.insert(0, unknown_places(budget, ends, values, known, q, _CLIMBS))
             modes += _climb_and_weigh(rng, q, budget, np.concatenate(places), modes)
         left = evaluations - (evaluator.count - before)
-        if len(modes) > 1 and left > _WORTHWHILE and q.dim <= _SEARCHED_DIM and not uneven:
-            modes = find_modes(rng, Budget(evaluator, left), modes, scale=q, reach=reach, enough=_ENOUGH)
+        wanted = thorough or len(modes) > 1
+        if wanted and left > _WORTHWHILE and q.dim <= _SEARCHED_DIM and not uneven:
+            own = [_as_mode(part, evidence + share) for part, share in parts]
+            enough = left if thorough else _ENOUGH
+            found = find_modes(rng, Budget(evaluator, left), [*modes, *own], scale=q, reach=reach, enough=enough)
+            modes = tuple(mode for mode in found if mode.view.z.size)
     return modes, views, reach
 
 
@@ -108,6 +113,11 @@ def _gaussian_and_parts(q: AbstractApproximation) -> tuple[Gaussian, list[tuple[
         return q.as_gaussian(), list(zip(q.components, q.log_shares.tolist(), strict=True))
     one: Gaussian = to_host(q.as_gaussian())
     return one, [(one, 0.0)]
+
+
+def _as_mode(part: Gaussian, log_mass: float) -> Mode:
+    """A part of q as a mode that is known, without draws of its own."""
+    return Mode(part, View(np.zeros((0, part.dim)), np.zeros(0), np.zeros(0), log_mass, 0.0))
 
 
 def _climb_and_weigh(

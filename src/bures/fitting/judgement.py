@@ -58,11 +58,12 @@ def judge(
     scale: Gaussian | None,
     *,
     search: int = LATER_EVALUATIONS,
+    thorough: bool = False,
     **run: Any,
 ) -> Judgement:
     """Draws until their verdict is decided, and a look at what they cannot see, by at most `search` evaluations."""
     with one_blas_thread(target.dim if q.is_dense else 0):
-        return _judge(key, q, target, evaluator, modes, scale, search, run)
+        return _judge(key, q, target, evaluator, modes, scale, search, thorough, run)
 
 
 def _judge(
@@ -73,6 +74,7 @@ def _judge(
     modes: tuple[Mode, ...],
     scale: Gaussian | None,
     search: int,
+    thorough: bool,
     run: dict[str, Any],
 ) -> Judgement:
     exact, q = in_double(q), to_host(q)
@@ -111,6 +113,7 @@ def _judge(
             scores=scores,
             uneven=target.uneven,
             evaluations=search,
+            thorough=thorough,
         )
         searched = evaluator.count - before
         found = covered(found)

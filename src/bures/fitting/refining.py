@@ -16,6 +16,7 @@ from bures.mixing.rounds import evaluations_for
 from bures.start import Mode, View
 
 _SEEN = 64  # draws of a mode
+SEARCHED = 3000  # evaluations of the search for other modes after a rung
 
 
 def refine(
@@ -37,7 +38,7 @@ def refine(
     else:
         better, note = _mix(fit, key, progress, watch), ""
     q = better.approximation
-    better.judge_with(watch(evaluator_of(better.target, q.is_dense, q.mean.dtype)))
+    better.judge_with(watch(evaluator_of(better.target, q.is_dense, q.mean.dtype)), SEARCHED)
     before, after = fit.diagnostics.ness, better.diagnostics.ness
     evaluations = better.num_log_density_evaluations - fit.num_log_density_evaluations
     better.record.refinement = Refinement(rung, before, after, evaluations, note)

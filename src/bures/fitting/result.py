@@ -168,12 +168,16 @@ class Fit(eqx.Module):
             return self.judge_with(evaluator_of(self.target, q.is_dense, q.mean.dtype))
         return self.record.judgement
 
-    def judge_with(self, evaluator: Evaluator) -> Judgement:
-        """The judgement, made if there is none, through an evaluator that may end it."""
+    def judge_with(self, evaluator: Evaluator, search: int | None = None) -> Judgement:
+        """The judgement, made if there is none, through an evaluator that may end it.
+
+        With `search` so many evaluations are spent on a search for other modes.
+        """
         record = self.record
         if record.judgement is not None:
             return record.judgement
         began, compiled = time.perf_counter(), evaluator.compile_seconds
+        allowed = _search_evaluations(record.start_evaluations, self._cost.log_densities)
         record.judgement = judge(
             self.key,
             self.approximation,
@@ -181,7 +185,8 @@ class Fit(eqx.Module):
             evaluator,
             record.modes,
             record.scale,
-            search=_search_evaluations(record.start_evaluations, self._cost.log_densities),
+            search=allowed if search is None else search,
+            thorough=search is not None,
             **self.run_facts(),
         )
         compiled = evaluator.compile_seconds - compiled

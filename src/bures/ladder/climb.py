@@ -17,7 +17,7 @@ from bures.family import FullRank
 from bures.fitting import Fit
 from bures.fitting.defaults import default_estimator, default_family, default_objective
 from bures.fitting.driver import fit_briefly
-from bures.fitting.refining import next_rung, refine
+from bures.fitting.refining import SEARCHED, next_rung, refine
 from bures.ladder.budget import Budget
 from bures.ladder.modes import Searched, search_around
 from bures.ladder.nuts import NutsRun, run_nuts
@@ -165,7 +165,7 @@ class _Climb:
             self.best = rung_unjudged(name, fit, self.part(_CHOICE), self.num_draws)
             if fit.outcome is Outcome.INTERRUPTED:
                 raise KeyboardInterrupt
-            fit.judge_with(evaluator)
+            fit.judge_with(evaluator, SEARCHED)
         self.reach_fit(name, fit)
         return fit
 
