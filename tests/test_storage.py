@@ -280,9 +280,20 @@ def test_files_of_low_rank_hold_nothing_of_d_times_d(tmp_path):
 def test_an_unknown_family_is_refused_by_name(saved):
     arrays = arrays_of(saved)
     description = json.loads(arrays["description"].tobytes())
+    description["family"]["name"] = "Spline"
+    write(saved, 4, arrays, description)
+    with pytest.raises(
+        ValueError, match=r"family 'Spline', but this bures knows FullRank and LowRank and Mixture.*family="
+    ):
+        bures.load(saved, target=bures.models.eggbox())
+
+
+def test_a_family_whose_arrays_are_not_there_is_refused(saved):
+    arrays = arrays_of(saved)
+    description = json.loads(arrays["description"].tobytes())
     description["family"]["name"] = "Mixture"
     write(saved, 4, arrays, description)
-    with pytest.raises(ValueError, match=r"family 'Mixture', but this bures knows FullRank and LowRank.*family="):
+    with pytest.raises(ValueError, match=r"does not hold approximation\.log_shares"):
         bures.load(saved, target=bures.models.eggbox())
 
 

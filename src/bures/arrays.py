@@ -77,14 +77,14 @@ def constant(x: AnyArray) -> AnyArray:
     return x if on_host(x) else jax.lax.stop_gradient(x)
 
 
-def pick(condition: AnyArray, one: AnyArray, other: AnyArray) -> AnyArray:
+def pick(condition: AnyArray, one: AnyArray | float, other: AnyArray | float) -> AnyArray | float:
     """`where` for scalars: NumPy's own takes a microsecond, and a step has dozens of them."""
     if isinstance(condition, jax.Array):
         return jnp.where(condition, one, other)
     return one if condition else other
 
 
-def larger(one: AnyArray, other: AnyArray) -> AnyArray:
+def larger(one: AnyArray | float, other: AnyArray | float) -> AnyArray | float:
     """`maximum` for scalars, the first of which may be not a number."""
     if isinstance(one, jax.Array):
         return jnp.maximum(one, other)

@@ -383,7 +383,7 @@ def _blocked(
 
 def _blocked_quickly(
     objective: AbstractObjective, log_weights: np.ndarray, permutations: int, second_order: bool
-) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+) -> tuple[np.generic, np.ndarray, np.ndarray] | None:
     """The same on the host with one exponential for each draw, not for each place of it; None where that underflows.
 
     With w = exp((1−α) (ℓ − max ℓ)) and one over the sum of a tuple, g is a product, and the powers of g summed over

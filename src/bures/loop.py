@@ -137,7 +137,7 @@ def init(
 ) -> State:
     """The state before the first step, with every argument checked.
 
-    >>> from bures import ELBO, Price, BuresWasserstein
+    >>> from bures import ELBO, BuresWasserstein, Gaussian, Price
     >>> target = Target(lambda z: -jnp.sum(z**2) / 2, dim=2)
     >>> method = dict(objective=ELBO(), estimator=Price(M=10), geometry=BuresWasserstein(step_size=0.5))
     >>> state = init(target, init=Gaussian(jnp.ones(2), 2 * jnp.eye(2)), **method)

@@ -256,6 +256,8 @@ def _rebuild_approximation(
     q = object.__new__(kind)
     for field in dataclasses.fields(kind):
         saved = arrays.get(f"{name}.{field.name}")
+        if saved is None and field.name not in static:
+            raise ValueError(f"The saved fit cannot be read: it does not hold {name}.{field.name}.")
         object.__setattr__(q, field.name, static[field.name] if saved is None else put(saved))
     return q
 

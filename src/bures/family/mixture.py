@@ -38,7 +38,7 @@ class GaussianMixture(AbstractApproximation):
     """The mixture Σ_c π_c ((1 − τ_c) N(m_c, Σ_c) + τ_c t₄(m_c, Σ_c)), τ the `tail`.
 
     >>> q = GaussianMixture(np.log([0.5, 0.5]), np.array([[-2.0], [2.0]]), np.ones((2, 1, 1)))
-    >>> q.mean.tolist(), q.covariance.tolist()
+    >>> q.mean.tolist(), q.covariance.round(6).tolist()
     ([0.0], [[5.0]])
     """
 

@@ -48,7 +48,7 @@ def begin_mixture(
     key: Key[Array, ""], target: Target, evaluator: Evaluator, start: Start, evaluations: int
 ) -> tuple[GaussianMixture, tuple[Mode, ...]]:
     """The mixture of all modes where there are several, else a Gaussian that has taken a few steps."""
-    if len(_heavy(start.modes)) > 1:
+    if len(heavy_modes(start.modes)) > 1:
         return mixture_of_modes(key, evaluator, start.modes, start.scale, evaluations)
     objective = default_objective(target)
     method = Method(objective, default_estimator(target, objective, start.variance), Whitened())
@@ -63,7 +63,7 @@ def mixture_of_modes(
     """The mixture of the Gaussians of all modes that can be found, by their masses."""
     budget = Budget(evaluator, int(_SEARCHED_SHARE * evaluations))
     found = find_modes(host_generator(key, _SEARCHED), budget, modes, scale=scale)
-    heavy = _heavy(found)
+    heavy = heavy_modes(found)
     masses = np.array([mode.log_mass for mode in heavy])
     gaussians = [in_double(mode.gaussian) for mode in heavy]
     return GaussianMixture.of_gaussians([(q.mean, q.chol) for q in gaussians], _shares(masses)), found
@@ -74,7 +74,7 @@ def _shares(log_masses: np.ndarray) -> np.ndarray:
     return masses / np.sum(masses)
 
 
-def _heavy(modes: Sequence[Mode]) -> list[Mode]:
+def heavy_modes(modes: Sequence[Mode]) -> list[Mode]:
     """Those that are worth a component."""
     most = max((mode.log_mass for mode in modes), default=0.0)
     return [mode for mode in modes if mode.log_mass > most + math.log(_LEAST_SHARE)]
@@ -90,8 +90,9 @@ def run_rounds(
     evaluations: int,
     max_components: int | None,
     progress: bool | None,
+    also: Sequence[Gaussian] = (),
 ) -> Fit:
-    """The fit after as many rounds as help."""
+    """The fit after as many rounds as help; modes may be worth a component, and other Gaussians `also`."""
     began, before = time.perf_counter(), evaluator.count
     dtype = evaluator.dtype
     path: list[tuple[int, Any]] = [(0, _cast(q, dtype))]
@@ -107,7 +108,7 @@ def run_rounds(
             host_generator(key, _ROUNDS),
             evaluator,
             in_double(q),
-            [in_double(mode.gaussian) for mode in record.modes],
+            [*(in_double(mode.gaussian) for mode in record.modes), *also],
             evaluations=evaluations,
             max_components=max_components,
             report=note,

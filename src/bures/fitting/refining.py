@@ -9,7 +9,7 @@ from bures.family import Gaussian, GaussianMixture, Mixture
 from bures.family.approximation import in_double
 from bures.fitting.defaults import FULL_RANK_DIM
 from bures.fitting.driver import MAX_STEPS, fit_from
-from bures.fitting.mixture import mixture_of_modes, run_rounds
+from bures.fitting.mixture import heavy_modes, mixture_of_modes, run_rounds
 from bures.fitting.result import Fit, Record, Refinement
 from bures.learned_centring import learn_centring
 from bures.mixing.rounds import evaluations_for
@@ -69,8 +69,9 @@ def _mix(fit: Fit, key: Key[Array, ""], progress: bool | None, watch: Watch) -> 
     record = Record(start_evaluations=fit.num_log_density_evaluations, modes=fit.modes, scale=fit.record.scale)
     evaluations = evaluations_for(fit.target.dim)
     q = Mixture().of(in_double(fit.approximation))
-    if fit.diagnostics.coverage.missed:
-        q, record.modes = mixture_of_modes(key, evaluator, _own_and_missed(fit), fit.record.scale, evaluations)
+    known = _own_and_missed(fit) if fit.diagnostics.coverage.missed else fit.modes
+    if len(heavy_modes(known)) > 1:
+        q, record.modes = mixture_of_modes(key, evaluator, known, fit.record.scale, evaluations)
         record.start_evaluations += evaluator.count
     return run_rounds(
         key,
@@ -80,6 +81,7 @@ def _mix(fit: Fit, key: Key[Array, ""], progress: bool | None, watch: Watch) -> 
         record,
         evaluations=evaluations - evaluator.count,
         max_components=None,
+        also=(in_double(fit.approximation.as_gaussian()),),
         progress=progress,
     )
 
