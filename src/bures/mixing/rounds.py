@@ -23,13 +23,17 @@ _SMALLEST_SHARE = 3e-4
 _MOST_COMPONENTS = 25
 _ENOUGH = 0.015  # deficit of fresh draws at which there is nothing left to gain: an nESS of 98.5%
 _JUDGED = 2000  # latest fresh draws by which that is seen
-_CHECKED, _CONFIRMED = 2500, 1.2  # fresh draws that must see no more than so many times the deficit of the pool
+_CHECKED, _DOUBTED, _CONFIRMED = (
+    2500,
+    5000,
+    1.2,
+)  # fresh draws that must see no more than so many times the deficit of the pool
 _DOUBTFUL_SHARE = 0.05  # of the draws, for a component that does not surely help
 _PATIENCE, _PATIENT_SHARE = 3000, 0.4  # draws without a new component after which none is expected, and of all draws
 _WORTHWHILE, _LEAST_PATIENCE = 0.07, 0.5  # deficit that is worth all of that, and how much of it any is worth
 _SLOW_DIM = 30  # beyond which components gain less, and d × d work is most of a round
 _LEAST_EVALUATIONS, _EVALUATIONS_PER_DIMENSION, _MOST_EVALUATIONS = 20_000, 5_000, 55_000
-_LEAST_TAIL, _DOUBTFUL_DEFICIT = 0.03, 0.1  # of a mixture with a larger deficit than that
+_LEAST_TAIL, _DOUBTFUL_DEFICIT = 0.03, 0.03  # of a mixture with a larger deficit than that
 _TAIL_GAIN = 0.003  # of the deficit, from which a tail is worth what it costs of the ELBO
 _TAIL_SIZE = 3 * bound.K  # of the tuples by which tails are chosen: larger ones see more of the tails
 
@@ -110,7 +114,8 @@ class _Run:
         if not self.rounds:
             return min(2 * least, self.left)
         if self.checking:
-            return min(max(_CHECKED, least), self.left)
+            wanted = _CHECKED if self.is_enough() else _DOUBTED  # rare, heavy draws matter where weights are uneven
+            return min(max(wanted, least), self.left)
         return min(max(least, int(_DRAWN_SHARE * len(self.pool))), self.left)
 
     @property
