@@ -23,11 +23,8 @@ _SMALLEST_SHARE = 3e-4
 _MOST_COMPONENTS = 25
 _ENOUGH = 0.015  # deficit of fresh draws at which there is nothing left to gain: an nESS of 98.5%
 _JUDGED = 2000  # latest fresh draws by which that is seen
-_CHECKED, _DOUBTED, _CONFIRMED = (
-    2500,
-    5000,
-    1.2,
-)  # fresh draws that must see no more than so many times the deficit of the pool
+# Fresh draws, fewer where there is little to gain, that must see no more than so many times the deficit of the pool.
+_CHECKED, _DOUBTED, _CONFIRMED = 2500, 5000, 1.2
 _DOUBTFUL_SHARE = 0.05  # of the draws, for a component that does not surely help
 _PATIENCE, _PATIENT_SHARE = 3000, 0.4  # draws without a new component after which none is expected, and of all draws
 _WORTHWHILE, _LEAST_PATIENCE = 0.07, 0.5  # deficit that is worth all of that, and how much of it any is worth
