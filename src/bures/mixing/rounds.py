@@ -111,7 +111,8 @@ class _Run:
         if not self.rounds:
             return min(2 * least, self.left)
         if self.checking:
-            wanted = _CHECKED if self.is_enough() else _DOUBTED  # rare, heavy draws matter where weights are uneven
+            even = self.rounds[-1].deficit < _DOUBTFUL_DEFICIT
+            wanted = _CHECKED if even else _DOUBTED  # rare, heavy draws matter where weights are uneven
             return min(max(wanted, least), self.left)
         return min(max(least, int(_DRAWN_SHARE * len(self.pool))), self.left)
 
