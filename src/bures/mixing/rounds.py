@@ -31,6 +31,7 @@ _WORTHWHILE, _LEAST_PATIENCE = 0.07, 0.5  # deficit that is worth all of that, a
 _SLOW_DIM = 30  # beyond which components gain less, and d × d work is most of a round
 _LEAST_EVALUATIONS, _EVALUATIONS_PER_DIMENSION, _MOST_EVALUATIONS = 20_000, 5_000, 55_000
 _LEAST_TAIL, _DOUBTFUL_DEFICIT = 0.03, 0.03  # of a mixture with a larger deficit than that
+_TAIL_DIM, _LARGE_DEFICIT = 10, 0.1  # up to which dimension, and beyond it
 _TAIL_GAIN = 0.003  # of the deficit, from which a tail is worth what it costs of the ELBO
 _TAIL_SIZE = 3 * bound.K  # of the tuples by which tails are chosen: larger ones see more of the tails
 
@@ -197,8 +198,10 @@ class _Run:
         tried = [(self.deficit(each), i, each) for i, each in enumerate(self.kept)]
         deficit, _, q = min(tried)
         # That a pool has seen nothing beyond the components is no proof that there is nothing, where they fit badly.
-        with_tail = with_tails(q, self.pool, _LEAST_TAIL if deficit > _DOUBTFUL_DEFICIT else 0.0, _TAIL_SIZE)
-        return with_tail if deficit - self.deficit(with_tail) > _TAIL_GAIN or deficit > _DOUBTFUL_DEFICIT else q
+        # In more dimensions a tail is further from its Gaussian, and costs more of the ELBO.
+        doubtful = deficit > (_DOUBTFUL_DEFICIT if q.dim <= _TAIL_DIM else _LARGE_DEFICIT)
+        with_tail = with_tails(q, self.pool, _LEAST_TAIL if doubtful else 0.0, _TAIL_SIZE)
+        return with_tail if doubtful or deficit - self.deficit(with_tail) > _TAIL_GAIN else q
 
     def deficit(self, q: GaussianMixture) -> float:
         """Of a mixture, by all of the pool."""
