@@ -161,9 +161,10 @@ json.dump([run(arguments) for arguments in json.load(sys.stdin)], sys.stdout)
 """
 
 
-def run_commands(commands, cwd):
-    """The same for several command lines, in one process that imports everything once."""
-    done = run_command(cwd=cwd, stdin=json.dumps([shlex.split(line) for line in commands]), program=("-c", _COMMANDS))
+def run_commands(commands, cwd, before=""):
+    """The same for several command lines, in one process that imports everything once, after the code `before`."""
+    lines = json.dumps([shlex.split(line) for line in commands])
+    done = run_command(cwd=cwd, stdin=lines, program=("-c", before + _COMMANDS))
     assert done.returncode == 0 and not done.stderr, done.stderr  # what is printed by others than Python
     found = zip(commands, json.loads(done.stdout), strict=True)
     return {line: subprocess.CompletedProcess(line, **result) for line, result in found}

@@ -11,7 +11,7 @@ import pytest
 from scipy import linalg, stats
 
 import bures
-from benchmarks import (
+from bures.benchmarks import (
     families,
     families_alone,
     families_cells as cells,
@@ -19,7 +19,7 @@ from benchmarks import (
     families_report as report,
     peers,
 )
-from benchmarks.families_cells import AUTO_LOW_RANK, AUTO_NORMAL, DEFAULT, LOW_RANK, MEAN_FIELD
+from bures.benchmarks.families_cells import AUTO_LOW_RANK, AUTO_NORMAL, DEFAULT, LOW_RANK, MEAN_FIELD
 from tests.problems import needs_posteriordb, needs_sampling
 
 # ---- Densities ------------------------------------------------------------------------------------------------------
@@ -258,7 +258,7 @@ def test_what_cannot_be_is_refused(tmp_path):
 
 
 def test_a_commit_is_unpacked():
-    if not (Path(families.__file__).parents[1] / ".git").exists():
+    if not (Path(families.__file__).parents[3] / ".git").exists():
         pytest.skip("not a clone of the repository")
     with families._sources("HEAD") as sources:
         assert (sources["old"] / "bures" / "__init__.py").is_file()

@@ -12,7 +12,7 @@ from problems import needs_posteriordb, needs_sampling
 from scipy import stats
 
 import bures
-from benchmarks import (
+from bures.benchmarks import (
     honesty_targets,
     ladder,
     ladder_cells as cells,
@@ -26,8 +26,8 @@ from benchmarks import (
     ladder_targets as targets,
     large_models,
 )
-from benchmarks.families_models import Folders
-from benchmarks.ladder_cells import GAUSSIAN, MIXTURE, REFINE, SAMPLE
+from bures.benchmarks.families_models import Folders
+from bures.benchmarks.ladder_cells import GAUSSIAN, MIXTURE, REFINE, SAMPLE
 
 NOWHERE = Folders(None, None)
 TOYS = [name for name, listed in targets.TARGETS.items() if listed.data is None and listed.dim < 90]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import bures
-from benchmarks import (
+from bures.benchmarks import (
     before_after,
     cold,
     cold_alone,

@@ -48,7 +48,6 @@ MISTAKES = {
     "bench speed --path here": "bench speed takes no --path",
     "bench speed --only nothing": "--only must be one of",
     "bench speed --quick": "bench speed takes no --quick",
-    "bench speed --experiments nowhere": "has no protocol.py",
 }
 
 

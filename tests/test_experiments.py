@@ -6,7 +6,6 @@ import itertools
 import json
 import random
 import re
-import shlex
 import shutil
 import signal
 import subprocess
@@ -22,13 +21,10 @@ import pytest
 from problems import run_command, run_commands
 
 import bures
+from bures.experiments import protocol
 from bures.report import write_report
-from bures.reproduce import EXPERIMENTS, find_folder, load_experiment, load_protocol, read_experiment, run_experiment
-from experiments import protocol
+from bures.reproduce import EXPERIMENTS, load_experiment, read_experiment, run_experiment
 
-ROOT = Path(__file__).parent.parent
-FOLDER = find_folder(ROOT / "experiments")
-PRESENT = [name for name in EXPERIMENTS if (FOLDER / f"{name.replace('-', '_')}.py").is_file()]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
@@ -39,15 +35,15 @@ def tiny(tmp_path_factory):
 
     @functools.cache
     def run(name):
-        module = load_experiment(name, FOLDER)
+        module = load_experiment(name)
         return run_experiment(name, module, module.tiny(), "quick", out)
 
     return run
 
 
-@pytest.mark.parametrize("name", PRESENT)
+@pytest.mark.parametrize("name", EXPERIMENTS)
 def test_a_tiny_version_runs_once(name, tiny, monkeypatch):
-    shown, module = tiny(name), load_experiment(name, FOLDER)
+    shown, module = tiny(name), load_experiment(name)
     assert shown.done == shown.total > 0
     assert shown.tables and shown.figures and shown.reading
     assert all(content.startswith(b"\x89PNG") for content in shown.figures.values())
@@ -69,16 +65,16 @@ def test_a_tiny_version_runs_once(name, tiny, monkeypatch):
 
 
 def test_tables_and_figures_are_drawn_again_without_rerunning(tiny, monkeypatch):
-    shown, module = tiny("eggbox"), load_experiment("eggbox", FOLDER)
+    shown, module = tiny("eggbox"), load_experiment("eggbox")
     files = {path.name: path.read_bytes() for path in shown.folder.iterdir()}
     monkeypatch.setattr(module, "run", lambda parameters: pytest.fail("a kept cell was run again"))
     run_experiment("eggbox", module, module.tiny(), "quick", shown.folder.parents[1])
     assert {path.name: path.read_bytes() for path in shown.folder.iterdir()} == files
 
 
-@pytest.mark.parametrize("name", PRESENT)
+@pytest.mark.parametrize("name", EXPERIMENTS)
 def test_settings_are_json_and_cells_are_named_apart(name):
-    module = load_experiment(name, FOLDER)
+    module = load_experiment(name)
     for quick in (True, False):
         settings = module.settings(quick, None)
         cells = module.cells(json.loads(json.dumps(settings)))
@@ -89,7 +85,7 @@ def test_settings_are_json_and_cells_are_named_apart(name):
 
 
 def test_low_rank_projection_is_orthogonal_and_that_of_the_family():
-    families = load_experiment("families", FOLDER)
+    families = load_experiment("families")
     rng = np.random.default_rng(0)
     V, *matrices = np.linalg.qr(rng.standard_normal((7, 2)))[0], *rng.standard_normal((2, 7, 7))
     S, T = (matrix + matrix.T for matrix in matrices)
@@ -105,7 +101,7 @@ def test_low_rank_projection_is_orthogonal_and_that_of_the_family():
 @pytest.mark.parametrize("objective", [bures.ELBO(), bures.IWELBO(K=4), bures.VRIWAE(K=4, alpha=0.5)])
 def test_gradients_of_mixtures_are_the_librarys(objective):
     """The same draws: written out draw by draw, and as the family projects them."""
-    mixtures = load_experiment("mixtures", FOLDER)
+    mixtures = load_experiment("mixtures")
     target = bures.models.banana()
     q = mixtures.start(target, 3, seed=1)
     q = bures.GaussianMixture(np.log([0.2, 0.5, 0.3]), q.means, q.chols)
@@ -122,7 +118,7 @@ def test_gradients_of_mixtures_are_the_librarys(objective):
 
 
 def test_the_baseline_of_the_weights_changes_noise_and_not_the_mean():
-    mixtures = load_experiment("mixtures", FOLDER)
+    mixtures = load_experiment("mixtures")
     target, objective = bures.models.eggbox(), bures.IWELBO(K=5)
     q = mixtures.Mixture.of(mixtures.start(target, 2, seed=0))
     z, c = q.sample(jax.random.key(0), 200_000)
@@ -254,7 +250,7 @@ import time
 
 from matplotlib.figure import Figure
 
-from experiments.protocol import Row, Table, select
+from bures.experiments.protocol import Row, Table, select
 
 TITLE, QUESTION = "Slow <squares>", "How large & how slow?"
 
@@ -288,25 +284,29 @@ def reading(results, settings):
 """
 
 
+# A program's first lines: the experiment of that name is the one in this file.
+REPLACE = """
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("bures.experiments.eggbox", {path!r})
+sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(sys.modules[spec.name])
+"""
+MAIN = "from bures.cli import main; main()"
+
+
 @pytest.fixture
-def slow_experiments(tmp_path):
-    """A folder with one experiment of short cells in the place of the paper's."""
-    folder = tmp_path / "experiments"
-    folder.mkdir()
-    for name in ("__init__.py", "protocol.py"):
-        shutil.copy(FOLDER / name, folder / name)
-    (folder / "eggbox.py").write_text(SLOW_EXPERIMENT)
-    yield folder
-    load_protocol(FOLDER)  # if the test loaded the other one
+def slow_eggbox(tmp_path):
+    """An experiment of short cells, and the lines that put it in the eggbox's place."""
+    path = tmp_path / "slow.py"
+    path.write_text(SLOW_EXPERIMENT)
+    return path, REPLACE.format(path=str(path))
 
 
-def test_reproduce_and_report(tmp_path, slow_experiments, monkeypatch):
-    monkeypatch.setenv("BURES_EXPERIMENTS", str(slow_experiments))
-    report = f"report results --experiments {shlex.quote(str(slow_experiments))}"
-    done, written = run_commands(["reproduce all --quick", report], tmp_path).values()
+def test_reproduce_and_report(tmp_path, slow_eggbox):
+    _, replace = slow_eggbox
+    done, written = run_commands(["reproduce eggbox --quick", "report results"], tmp_path, replace).values()
     assert done.returncode == 0, done.stderr
     assert "eggbox: 6 cells, 1 of 6 comparisons agree" in done.stdout
-    assert "census-full: skipped" in done.stdout
     assert written.returncode == 0, written.stderr
     page = (tmp_path / "results" / "report.html").read_text()
     for text in ("Slow &lt;squares&gt;", "1 of 6 comparisons agree", "quick protocol", "all 6 cells run", "A note."):
@@ -316,7 +316,7 @@ def test_reproduce_and_report(tmp_path, slow_experiments, monkeypatch):
     full = tmp_path / "results" / "eggbox" / "full"
     shutil.copytree(tmp_path / "results" / "eggbox" / "quick", full)
     (full / "settings.json").write_text('{"count": 8, "seeds": 1}')
-    assert run_command(*shlex.split(report), cwd=tmp_path).returncode == 0
+    assert run_command("report", "results", cwd=tmp_path, program=("-c", replace + MAIN)).returncode == 0
     page = (tmp_path / "results" / "report.html").read_text()
     assert "full protocol" in page and "6 of 8 cells run" in page
     assert "full, 6 of 8 cells so far" in (full / "tables.md").read_text()
@@ -325,7 +325,6 @@ def test_reproduce_and_report(tmp_path, slow_experiments, monkeypatch):
 MISTAKES = {
     "reproduce eggbok": "experiment must be one of",
     "reproduce eggbox --seeds 0": "seeds must be",
-    "reproduce eggbox --experiments nowhere": "has no protocol.py",
     "reproduce eggbox --out taken": "--out must be a folder",
     "report nowhere": "is none",
     "report empty": "holds no results",
@@ -349,11 +348,11 @@ def test_mistakes_are_one_line_and_status_2(arguments, mistaken):
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="SIGKILL is a Unix signal")
-def test_a_killed_run_resumes_to_the_same_tables(tmp_path, slow_experiments):
+def test_a_killed_run_resumes_to_the_same_tables(tmp_path, slow_eggbox):
     """The experiments themselves are killed 20 times by scripts/kill_and_resume.py."""
-    line = f"reproduce eggbox --experiments {shlex.quote(str(slow_experiments))}"
+    line, replace = "reproduce eggbox", slow_eggbox[1]
     killed, generator = tmp_path / "killed" / "eggbox" / "full", random.Random(0)
-    command = [sys.executable, "-m", "bures.cli", *shlex.split(line), "--out", "killed"]
+    command = [sys.executable, "-c", replace + MAIN, *line.split(), "--out", "killed"]
     counts = [0]
     for _ in range(4):
         process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
@@ -366,7 +365,7 @@ def test_a_killed_run_resumes_to_the_same_tables(tmp_path, slow_experiments):
         counts.append(len(list(killed.glob("n*.json"))))
     assert all(more > fewer for fewer, more in itertools.pairwise(counts))
     stamps = {path.name: path.stat().st_mtime_ns for path in killed.glob("n*.json")}
-    resumed, unbroken = run_commands([f"{line} --out killed", f"{line} --out whole"], tmp_path).values()
+    resumed, unbroken = run_commands([f"{line} --out killed", f"{line} --out whole"], tmp_path, replace).values()
     assert resumed.returncode == unbroken.returncode == 0
     whole = tmp_path / "whole" / "eggbox" / "full"
     for name in ("tables.md", "tables.csv", "settings.json", "squares.png"):
@@ -410,14 +409,14 @@ INTERRUPTED_CELLS = {
 
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGINT of another process is a Unix signal")
 @pytest.mark.parametrize("cell", INTERRUPTED_CELLS)
-def test_a_cell_that_was_interrupted_is_not_kept(tmp_path, slow_experiments, cell):
-    path = slow_experiments / "eggbox.py"
+def test_a_cell_that_was_interrupted_is_not_kept(tmp_path, slow_eggbox, cell):
+    path, replace = slow_eggbox
     body = "def run(parameters):\n    if parameters['number'] < 2:\n        return {'square': 0}\n"
     body += f"    say = lambda: open('at-work', 'w').close()\n{INTERRUPTED_CELLS[cell]}\n\ndef tables"
     path.write_text(re.sub(r"def run\(.*?\ndef tables", lambda _: body, path.read_text(), flags=re.DOTALL))
     # Where the tests themselves run in the background, SIGINT is ignored, and so it would be here.
-    program = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import bures.cli as c; c.main()"
-    command = [sys.executable, "-c", program, "reproduce", "eggbox", "--experiments", str(slow_experiments)]
+    program = f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n{replace + MAIN}"
+    command = [sys.executable, "-c", program, "reproduce", "eggbox"]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
         while not (tmp_path / "at-work").exists() and process.poll() is None:
             time.sleep(0.01)
@@ -510,18 +509,18 @@ def page(tiny):
     def read(name, module, mode, out):
         return tiny(name) if mode == "quick" else read_experiment(name, module, mode, out)
 
-    folders = [tiny(name).folder for name in PRESENT]
+    folders = [tiny(name).folder for name in EXPERIMENTS]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bures.report.read_experiment", read)
-        return write_report(folders[0].parents[1], experiments=FOLDER)
+        return write_report(folders[0].parents[1])
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: the report is not looked at in a browser")
 def test_the_report_in_a_browser(page, tiny, tmp_path):
-    shown = {name: tiny(name) for name in PRESENT}
+    shown = {name: tiny(name) for name in EXPERIMENTS}
     for width in (1280, 390):
         seen = browse(page, tmp_path, width)
-        assert seen["sections"] == [name for name in EXPERIMENTS if name in shown]
+        assert seen["sections"] == list(EXPERIMENTS)
         assert sorted(seen["tables"]) == sorted(len(table.rows) for each in shown.values() for table in each.tables)
         assert seen["images"] == sum(len(each.figures) for each in shown.values()) > 0
         assert seen["broken"] == seen["dead"] == 0

@@ -26,6 +26,7 @@ from bures.target import Target
 from tests.problems import columns, needs_stan
 
 STAN = Path(__file__).parent / "stan"
+EIGHT_SCHOOLS = Path(bures.__file__).parent / "benchmarks" / "schools.stan"
 Y = np.array([28.0, 8, -3, 7, -1, 1, 18, 12])
 SIGMA = np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
 SCHOOLS = {"J": 8, "y": Y, "sigma": SIGMA}
@@ -63,7 +64,7 @@ def jax_schools():
 FRONTENDS = {
     "numpyro": lambda: from_numpyro(numpyro_schools, SIGMA, y=Y),
     "pymc": lambda: from_pymc(pymc_schools()),
-    "stan": lambda: from_stan(STAN / "schools.stan", SCHOOLS),
+    "stan": lambda: from_stan(EIGHT_SCHOOLS, SCHOOLS),
 }
 EACH = [pytest.param(name, marks=needs_stan if name == "stan" else ()) for name in FRONTENDS]
 
@@ -146,7 +147,7 @@ def test_pymc_one_liner_inside_the_model():
 @needs_stan
 def test_stan_one_liner():
     data = json.dumps({name: np.asarray(value).tolist() for name, value in SCHOOLS.items()})
-    fit, tree = bures.stan.fit(STAN / "schools.stan", data, num_draws=300, num_steps=20)
+    fit, tree = bures.stan.fit(EIGHT_SCHOOLS, data, num_draws=300, num_steps=20)
     assert fit.num_steps == 20
     assert set(tree.posterior.data_vars) == {"mu", "tau", "eta", "theta"}
     assert tree.log_likelihood["log_lik"].shape == (1, 300, 8)
@@ -403,7 +404,7 @@ def test_a_bridgestan_model_and_an_included_file(tmp_path, stan_target):
 def test_command_line_stan(tmp_path):
     data = {name: np.asarray(value).tolist() for name, value in SCHOOLS.items()}
     (tmp_path / "data.json").write_text(json.dumps(data))
-    program = str(STAN / "schools.stan")
+    program = str(EIGHT_SCHOOLS)
     command = [sys.executable, "-m", "bures.cli", "fit", program, "--data", "data.json", "--num-steps", "5"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr

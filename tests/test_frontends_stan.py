@@ -7,14 +7,14 @@ import pytest
 
 from bures.frontends import from_stan
 from tests.problems import needs_stan
-from tests.test_frontends import SCHOOLS, STAN
+from tests.test_frontends import EIGHT_SCHOOLS, SCHOOLS
 
 PROGRAM = "parameters { real x; } model { x ~ std_normal(); }"
 
 
 @needs_stan
 def test_the_engine_needs_no_compilation(key):
-    target = from_stan(STAN / "schools.stan", SCHOOLS)
+    target = from_stan(EIGHT_SCHOOLS, SCHOOLS)
     z = np.array(jax.random.normal(key, (6, 10)))
     z[3, 0] = np.nan
     values, scores = target.log_density.values_and_scores_on_host(z)

@@ -234,9 +234,6 @@ def reproduce(
     quick: Annotated[bool, typer.Option("--quick", help="Minutes, not hours: fewer seeds and steps.")] = False,
     seeds: Annotated[int | None, typer.Option(help="Repetitions. [default: the protocol's own]")] = None,
     out: Annotated[Path, typer.Option(help="Folder that keeps the results.")] = Path("results"),
-    experiments: Annotated[
-        Path | None, typer.Option(help="Folder of the experiments. [default: the repository's]")
-    ] = None,
 ) -> None:
     """Run the paper's experiments and compare with its figures.
 
@@ -249,7 +246,7 @@ def reproduce(
     from bures.reproduce import reproduce as run
 
     _check_folder(out)
-    run(experiment, quick=quick, seeds=seeds, out=out, experiments=experiments, say=typer.echo)
+    run(experiment, quick=quick, seeds=seeds, out=out, say=typer.echo)
 
 
 @app.command()
@@ -257,9 +254,6 @@ def report(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder filled by `bures reproduce`.")] = Path(
         "results"
     ),
-    experiments: Annotated[
-        Path | None, typer.Option(help="Folder of the experiments. [default: the repository's]")
-    ] = None,
 ) -> None:
     """Write DIR/report.html: every experiment's question, settings, tables, figures and reading on one page.
 
@@ -270,7 +264,7 @@ def report(
     jax.config.update("jax_enable_x64", True)
     from bures.report import write_report
 
-    typer.echo(f"wrote {write_report(folder, experiments=experiments)}")
+    typer.echo(f"wrote {write_report(folder)}")
 
 
 @app.command()
@@ -306,9 +300,6 @@ def bench(
         str | None, typer.Option(help="families: a commit, or a checkout, to compare the full Gaussian's steps with.")
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder that keeps the results.")] = Path("results"),
-    experiments: Annotated[
-        Path | None, typer.Option(help="Folder of the experiments, beside the benchmarks'. [default: the repository's]")
-    ] = None,
 ) -> None:
     """Compare the default fit with the paper's methods and other libraries, cell by cell as `bures reproduce` does.
 
@@ -319,10 +310,10 @@ def bench(
     import jax
 
     jax.config.update("jax_enable_x64", True)
-    from bures.reproduce import find_folder, load_benchmark
+    from bures.reproduce import load_benchmark
 
     _check_folder(out)
-    module = load_benchmark(benchmark, find_folder(experiments))
+    module = load_benchmark(benchmark)
     options = _given(path=path, seeds=seeds, slow_seeds=slow_seeds, only=only or None, methods=method or None)
     options |= _given(quick=quick or None, sampling=sampling, old=old)
     if unknown := set(options) - set(inspect.signature(module.run).parameters):

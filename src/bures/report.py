@@ -12,7 +12,6 @@ from bures.reproduce import (
     MARKS,
     MODES,
     Shown,
-    find_folder,
     load_experiment,
     read_experiment,
     write_tables,
@@ -82,15 +81,14 @@ ul { padding-left: 1.2rem; margin: .2rem 0 .8rem; } li { margin: .15rem 0; }
 """
 
 
-def write_report(out: Path, *, experiments: Path | None = None) -> Path:
+def write_report(out: Path) -> Path:
     """Write `out/report.html` from the cells kept in `out`: full results where there are any, else quick ones.
 
     Tables and figures of runs that are not finished are written as well, as far as they got.
     """
     if not out.is_dir():
         raise ValueError(f"DIR must be a folder of results, but {str(out)!r} is none. Run `bures reproduce` first.")
-    folder = find_folder(experiments)
-    shown = [found for name in EXPERIMENTS if (found := _find(name, folder, out)) is not None]
+    shown = [found for name in EXPERIMENTS if (found := _find(name, out)) is not None]
     if not shown:
         raise ValueError(f"{str(out)!r} holds no results of any experiment. Run `bures reproduce` first.")
     for each in shown:
@@ -102,11 +100,9 @@ def write_report(out: Path, *, experiments: Path | None = None) -> Path:
     return path
 
 
-def _find(name: str, folder: Path, out: Path) -> Shown | None:
+def _find(name: str, out: Path) -> Shown | None:
     """The full results of an experiment if any cell of them is there, else the quick ones."""
-    module = load_experiment(name, folder)
-    if module is None:
-        return None
+    module = load_experiment(name)
     found = [read_experiment(name, module, mode, out) for mode in MODES]
     return next((shown for shown in found if shown is not None and shown.done), None)
 

@@ -1,7 +1,7 @@
 """Running the experiments of the paper: find them, run what is not kept yet, write tables and figures next to it.
 
-The experiments live outside the wheel, in the repository's folder `experiments/`; its `protocol.py` says what each of
-them offers and how results are kept.
+The experiments are in `bures.experiments`, whose `protocol` says what each of them offers and how results are kept, the
+benchmarks in `bures.benchmarks`. A module is loaded when it is asked for.
 """
 
 import csv
@@ -10,7 +10,6 @@ import importlib.util
 import io
 import json
 import os
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bures.check import check_positive_integer
+from bures.experiments import protocol
 from bures.plot import _styled
 from bures.storage import write_atomically
 
@@ -26,67 +26,31 @@ EXPERIMENTS = ("eggbox", "snr", "convergence", "census", "census-full", "banana"
 BENCHMARKS = ("posteriordb", "speed", "cold", "honesty", "families", "ladder", "scale", "models")
 MODES = ("full", "quick")
 MARKS = {True: "✓", False: "✗", None: "–"}
-_VARIABLE = "BURES_EXPERIMENTS"
 _RESERVED = ("settings",)  # names of files next to the cells
 
 
 # ---- Finding experiments --------------------------------------------------------------------------------------------
 
 
-def find_folder(given: Path | None = None) -> Path:
-    """The folder of the experiments: as given, from the environment, or that of the repository bures runs from."""
-    named = given or (Path(os.environ[_VARIABLE]) if os.environ.get(_VARIABLE) else None)
-    folder = named or Path(__file__).resolve().parents[2] / "experiments"
-    if not (folder / "protocol.py").is_file():
-        where = "there are none" if named is None else f"{str(folder)!r} has no protocol.py"
-        raise ValueError(
-            f"The experiments are in bures' repository, not in the installed package, but {where}. Clone the "
-            f"repository and give its folder as --experiments or in the environment variable {_VARIABLE}."
-        )
-    return folder.resolve()
+def load_experiment(name: str) -> Any:
+    """The module of an experiment."""
+    return importlib.import_module(f"bures.experiments.{name.replace('-', '_')}")
 
 
-def load_protocol(folder: Path) -> Any:
-    """`experiments.protocol`, with `experiments` standing for this folder."""
-    _mount("experiments", folder)
-    return importlib.import_module("experiments.protocol")
-
-
-def load_benchmark(name: str, folder: Path) -> Any:
-    """A module of `benchmarks`, the folder next to that of the experiments, whose protocol it uses."""
-    benchmarks = folder.parent / "benchmarks"
-    present = [each for each in BENCHMARKS if (benchmarks / f"{each}.py").is_file()]
+def load_benchmark(name: str) -> Any:
+    """The module of a benchmark; an error that names the extra if a library is missing."""
+    present = [each for each in BENCHMARKS if importlib.util.find_spec(f"bures.benchmarks.{each}")]
     if name not in present:
-        raise ValueError(f"benchmark must be one of {', '.join(present) or 'none'}, in {benchmarks}, but got {name!r}.")
-    load_protocol(folder)
-    _mount("benchmarks", benchmarks)
-    return importlib.import_module(f"benchmarks.{name}")
+        raise ValueError(f"benchmark must be one of {', '.join(present)}, but got {name!r}.")
+    try:
+        return importlib.import_module(f"bures.benchmarks.{name}")
+    except ImportError as error:
+        raise ImportError(f"bench {name} needs {error.name}. Install it with `pip install 'bures[bench]'`.") from error
 
 
-def _mount(package: str, folder: Path) -> None:
-    """Let the name of a package stand for this folder, whatever it stood for before."""
-    known = sys.modules.get(package)
-    if known is not None and Path(known.__path__[0]).resolve() == folder:
-        return
-    for name in [name for name in sys.modules if name == package or name.startswith(f"{package}.")]:
-        del sys.modules[name]
-    init = folder / "__init__.py"
-    spec = importlib.util.spec_from_file_location(package, init, submodule_search_locations=[str(folder)])
-    assert spec is not None and spec.loader is not None
-    sys.modules[package] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(sys.modules[package])
-
-
-def load_experiment(name: str, folder: Path) -> Any | None:
-    """The module of an experiment; None if the folder does not have it."""
-    load_protocol(folder)
-    module = name.replace("-", "_")
-    return importlib.import_module(f"experiments.{module}") if (folder / f"{module}.py").is_file() else None
-
-
-def _store(name: str, module: Any, mode: str, out: Path) -> Any:
+def _store(name: str, module: Any, mode: str, out: Path) -> protocol.Store:
     """Where its cells are kept: in a folder of its name, or of another if a benchmark has that."""
-    return importlib.import_module("experiments.protocol").Store(out, getattr(module, "FOLDER", name), mode)
+    return protocol.Store(out, getattr(module, "FOLDER", name), mode)
 
 
 def choose(name: str) -> tuple[str, ...]:
@@ -107,18 +71,13 @@ def reproduce(
     quick: bool = False,
     seeds: int | None = None,
     out: Path = Path("results"),
-    experiments: Path | None = None,
     say: Callable[[str], None] = lambda message: None,
 ) -> None:
     """Run an experiment, or `all`; what is kept in `out` already is not run again."""
     if seeds is not None:
         check_positive_integer("seeds", seeds, "It is the number of repetitions of each cell.")
-    names, folder = choose(name), find_folder(experiments)
-    for each in names:
-        module = load_experiment(each, folder)
-        if module is None:
-            say(f"{each}: skipped, {folder / each.replace('-', '_')}.py does not exist")
-            continue
+    for each in choose(name):
+        module = load_experiment(each)
         mode = "quick" if quick else "full"
         began = time.perf_counter()
         shown = run_experiment(each, module, module.settings(quick, seeds), mode, out)
@@ -148,7 +107,6 @@ class Shown(NamedTuple):
 
 def run_experiment(name: str, module: Any, settings: dict[str, Any], mode: str, out: Path) -> Shown:
     """Run what is not kept yet, then write tables and figures."""
-    protocol = importlib.import_module("experiments.protocol")
     store = _store(name, module, mode, out)
     store.folder.mkdir(parents=True, exist_ok=True)
     settings = json.loads(json.dumps(settings))  # as they are when read back
@@ -167,7 +125,6 @@ def run_experiment(name: str, module: Any, settings: dict[str, Any], mode: str, 
 
 def read_experiment(name: str, module: Any, mode: str, out: Path) -> Shown | None:
     """What can be shown from the cells kept in `out`, with nothing run; None if there is nothing."""
-    protocol = importlib.import_module("experiments.protocol")
     store = _store(name, module, mode, out)
     try:
         settings = json.loads((store.folder / "settings.json").read_text())
@@ -175,7 +132,8 @@ def read_experiment(name: str, module: Any, mode: str, out: Path) -> Shown | Non
     except (OSError, ValueError, KeyError):  # none, cut short, or those of another version of the experiment
         return None
     results = protocol.read_cells(module, store, settings)
-    entries = [store.entry(cell, kept["parameters"]) for cell, kept in results.items()]
+    found = (store.entry(cell, kept["parameters"]) for cell, kept in results.items())
+    entries = [entry for entry in found if entry is not None]
     provenances = {}
     for entry in entries:
         kind = {part: value for part, value in entry["provenance"].items() if part != "time"}
