@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import bures
+from bures.budget import Budget, BudgetSpent
 from bures.engine import evaluator_of
 from bures.ladder import climb
 from bures.ladder.base import Base
-from bures.ladder.budget import Budget, BudgetSpent
 from bures.ladder.chains import measure
 from bures.ladder.hmc import Path, first_step_size
 from bures.ladder.modes import search_around

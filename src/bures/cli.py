@@ -121,6 +121,16 @@ def fit(
     num_samples: Annotated[
         int | None, typer.Option(help="Fresh draws for the diagnostics. [default: as many as the verdict takes]")
     ] = None,
+    max_seconds: Annotated[
+        float | None, typer.Option(help="End after so long with the best so far. [default: no limit]")
+    ] = None,
+    max_evaluations: Annotated[
+        int | None, typer.Option(help="The same for evaluations of log p and its gradient. [default: no limit]")
+    ] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Write the fit so far to this file now and then; bures.load reads it.")
+    ] = None,
+    every: Annotated[float | None, typer.Option(help="Seconds between two checkpoints. [default: 60]")] = None,
     out: Annotated[Path, typer.Option(help="Folder for the saved fit and the figure.")] = Path("bures-output"),
     float32: Annotated[bool, typer.Option("--float32", help="Single precision.")] = False,
     progress: Annotated[bool, typer.Option(help="Show the progress bar.")] = True,
@@ -158,6 +168,10 @@ def fit(
         init=_make_start(init_mean, init_variance),
         num_steps=num_steps,
         progress=progress,
+        max_seconds=max_seconds,
+        max_evaluations=max_evaluations,
+        checkpoint=checkpoint,
+        every=every,
     )
     _report(result, name, seed, num_samples, out)
     if result.outcome in (bures.Outcome.NON_FINITE, bures.Outcome.DIVERGED):
@@ -528,6 +542,9 @@ def _report(result: Any, name: str, seed: int, num_samples: int | None, out: Pat
     console.print(diagnostics.message, markup=False)
     saved, figure = out / f"{name}.fit", out / f"{name}.png"
     result.save(saved)
+    if result.outcome is bures.Outcome.TIME_LIMIT:
+        console.print(f"saved {saved}; a figure would take more evaluations", markup=False)
+        return
     bures.plot.summary(result, key).savefig(figure, dpi=150)
     console.print(f"saved {saved} and {figure}", markup=False)
 

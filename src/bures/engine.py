@@ -80,11 +80,16 @@ class Evaluator:
         self.batch = batch = _batch_size(target.dim) if batch is None else batch
         self.count = 0  # points evaluated
         self.compile_seconds = 0.0
-        self.before_call: Callable[[int], None] | None = None  # given the points of a call; may end the work
+        # Given the points that are asked for, and 0 between the calls that they take; may end the work.
+        self.before_call: Callable[[int], None] | None = None
+        self.after_call: Callable[[np.ndarray, np.ndarray], None] | None = None  # given points and their log p
+        self.pace: float | None = None  # seconds that one call should take at the most, where somebody is waiting
+        self.block_seconds = 0.0  # what a block has taken in the last call
         self._on_host = getattr(target.log_density, "values_and_scores_on_host", None)
         is_light = target.width <= LIGHT and (batch <= _DRAWS or target.dim <= _SMALL_DIM)
         largest = _SMALLEST_BLOCK if target.uneven or few else _DRAWS if is_light else _LARGE_BLOCK
         block = min(largest, max(_SMALLEST_BLOCK, _BLOCK_ELEMENTS // target.width))
+        block = 1 if target.one_by_one or self._on_host is not None else block
         self.block = -(-batch // -(-batch // block))  # equal blocks
         leaves, structure = jax.tree.flatten(target.log_density)
         is_array = [eqx.is_array(leaf) for leaf in leaves]
@@ -98,7 +103,14 @@ class Evaluator:
         z = np.ascontiguousarray(z, self.dtype)
         if not len(z):
             return np.zeros(0, self.dtype), np.zeros((0, self.dim), self.dtype)
-        pieces = [self._call(z[i : i + self.batch]) for i in range(0, len(z), self.batch)]
+        if self.before_call is not None:
+            self.before_call(len(z))
+        pieces, done = [], 0
+        while done < len(z):
+            if done and self.before_call is not None:
+                self.before_call(0)
+            pieces.append(self._call(z[done : done + self._points_at_once()]))
+            done += len(pieces[-1][0])
         if len(pieces) == 1:
             return pieces[0]
         return np.concatenate([piece[0] for piece in pieces]), np.concatenate([piece[1] for piece in pieces])
@@ -111,14 +123,27 @@ class Evaluator:
         """Σᵢ wᵢ ∇²log p(zᵢ): a second program, for the estimators that ask for it."""
         return np.asarray(_weighted_hessian(self.target, jnp.asarray(weights), jnp.asarray(z)))
 
+    def _points_at_once(self) -> int:
+        """Points of one call: a full batch, or as many blocks as keep the pace. What comes out is the same."""
+        if self.pace is None:
+            return self.batch
+        at_once = int(self.pace / self.block_seconds) if self.block_seconds else 1
+        return int(np.clip(at_once * self.block, self.block, self.batch))
+
     def _call(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        if self.before_call is not None:
-            self.before_call(len(z))
         self.count += len(z)
-        if self._on_host is not None:
-            values, scores = self._on_host(z)
-            return np.asarray(values, self.dtype), np.asarray(scores, self.dtype)
-        return self._evaluate(z)
+        began, compiled = time.perf_counter(), self.compile_seconds
+        values, scores = self._call_on_host(z) if self._on_host is not None else self._evaluate(z)
+        if self.compile_seconds == compiled:
+            self.block_seconds = (time.perf_counter() - began) / -(-len(z) // self.block)
+        if self.after_call is not None:
+            self.after_call(z, values)
+        return values, scores
+
+    def _call_on_host(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        assert self._on_host is not None
+        values, scores = self._on_host(z)
+        return np.asarray(values, self.dtype), np.asarray(scores, self.dtype)
 
     def _evaluate(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         n = len(z)

@@ -15,6 +15,8 @@ class Outcome(enum.Enum):
     NON_FINITE = 2
     DIVERGED = 3
     INTERRUPTED = 4
+    TIME_LIMIT = 5
+    EVALUATION_LIMIT = 6
 
     @property
     def message(self) -> str:
@@ -39,8 +41,18 @@ _MESSAGES = {
         "the bound fell far below what it had been; the approximation is the best one before that. "
         "Take a smaller step size."
     ),
-    Outcome.INTERRUPTED: "stopped on request; the approximation is the best one so far. fit.resume(num_steps) goes on.",
+    Outcome.INTERRUPTED: "stopped on request; the approximation is the best one so far. fit.resume() goes on.",
+    Outcome.TIME_LIMIT: (
+        "max_seconds was spent before the fit had ended; the approximation is the best one so far. Raise the limit, or "
+        "go on with fit.resume()."
+    ),
+    Outcome.EVALUATION_LIMIT: (
+        "max_evaluations was spent before the fit had ended; the approximation is the best one so far. Raise the "
+        "limit, or go on with fit.resume()."
+    ),
 }
+CUT_SHORT = (Outcome.INTERRUPTED, Outcome.TIME_LIMIT, Outcome.EVALUATION_LIMIT)  # those that resume() takes further
+
 
 _BATCHES = 5  # in each quarter, for a standard error that knows of autocorrelation
 _SHORTEST = 200  # steps before which nothing is called converged

@@ -29,8 +29,8 @@ from bures.arrays import to_host
 from bures.centring import change_by_numbers, numbers_of
 from bures.check import as_array, check_part, fail
 from bures.family import AbstractApproximation, AbstractFamily, Gaussian, GaussianMixture, LowRankGaussian
-from bures.fitting.judgement import restore
-from bures.fitting.result import Fit, Record, Refinement
+from bures.fitting.judgement import Judgement, restore
+from bures.fitting.result import Fit, Plan, Record, Refinement
 from bures.geometry import Euclidean
 from bures.loop import LoopState, Method, State, Trace
 from bures.start import Mode, View
@@ -52,10 +52,12 @@ _NUM_PROBES = 16
 _NAMED = 10_000  # coordinates; of more than these the names are not saved
 
 
-def save(fit: Fit, path: Any) -> None:
-    """Write a fit to `path`, atomically."""
-    description = json.dumps(_description(fit), default=_plain)
-    arrays = {"description": np.frombuffer(description.encode(), np.uint8), **_arrays(fit)}
+def save(fit: Fit, path: Any, *, judged: bool = True) -> None:
+    """Write a fit to `path`, atomically: with its judgement, unless that is not to be made for it."""
+    path = check_path("path", path)
+    judgement = fit.judgement if judged else fit.record.judgement
+    description = json.dumps(_description(fit) | _describe_judgement(judgement), default=_plain)
+    arrays = {"description": np.frombuffer(description.encode(), np.uint8), **_arrays(fit), **_judged_arrays(judgement)}
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **{name: np.asarray(array) for name, array in arrays.items()})
     payload = buffer.getvalue()
@@ -77,32 +79,50 @@ def _description(fit: Fit) -> dict[str, Any]:
         "grows": fit.record.grows,
         "refinement": fit.record.refinement,
         "mixed": [fit.record.mixed_rounds, fit.record.mixed_evaluations],
-        "search_evaluations": fit.judgement.evaluations,
-        "rounding": fit.diagnostics.rounding,
-        "reach": fit.diagnostics.coverage.reach,
-        "num_modes": len(fit.judgement.modes),
-        "num_views": len(fit.judgement.views),
+        "cut_evaluations": fit.record.cut_evaluations,
+        "plan": fit.record.plan,
+        "num_start_modes": len(fit.record.modes),
     }
 
 
+def _describe_judgement(judgement: Judgement | None) -> dict[str, Any]:
+    if judgement is None:
+        return {}
+    return {
+        "search_evaluations": judgement.evaluations,
+        "rounding": judgement.diagnostics.rounding,
+        "reach": judgement.diagnostics.coverage.reach,
+        "num_modes": len(judgement.modes),
+        "num_views": len(judgement.views),
+    }
+
+
+def _judged_arrays(judgement: Judgement | None) -> dict[str, Any]:
+    if judgement is None:
+        return {}
+    drawn = {"log_p": judgement.log_p, "log_q": judgement.log_q}
+    return drawn | _numbered("modes", judgement.modes) | _numbered("views", judgement.views)
+
+
 def _arrays(fit: Fit) -> dict[str, Any]:
-    probes = _probes(fit.approximation)
+    if fit.record.probes is None:  # once for all checkpoints of a fit
+        probes = _probes(fit.approximation)
+        fit.record.probes = probes, _log_densities(fit.target, probes)
+    scale = fit.record.scale
     return {
         "key": jax.random.key_data(fit.key),
-        "probes": probes,
-        "log_densities": _log_densities(fit.target, probes),
+        "probes": fit.record.probes[0],
+        "log_densities": fit.record.probes[1],
         **_parts("approximation", fit.approximation),
         "path_steps": np.array([step for step, _ in fit.path]),
         **{name: part for i, (_, q) in enumerate(fit.path) for name, part in _parts(f"path_{i}", q).items()},
         **{f"trace_{name}": fit.trace[name] for name in fit.trace.names},
         **{f"{_COORDINATES}{name}": array for name, array in numbers_of(fit.target).items()},
-        "log_p": fit.judgement.log_p,
-        "log_q": fit.judgement.log_q,
         **_parts("state", fit.loop.state.approximation),
         **_parts("best", fit.loop.best),
         **_numbered("carry", _without_approximations(fit.loop)),
-        **_numbered("modes", fit.judgement.modes),
-        **_numbered("views", fit.judgement.views),
+        **_numbered("start_modes", fit.record.modes),
+        **({} if scale is None else {"scale.mean": scale.mean, "scale.chol": scale.chol}),
     }
 
 
@@ -130,6 +150,13 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.generic | np.ndarray | jax.Array) and np.ndim(value) == 0:
         return np.asarray(value).item()
     raise TypeError(f"A fit cannot be saved with {value!r} in its method: it is not a number, a string or a list.")
+
+
+def check_path(argument: str, path: Any) -> Path:
+    """A path, as text or as an object that stands for one."""
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise fail(argument, "a path", path, "For example 'model.fit'.")
+    return Path(os.fsdecode(path))
 
 
 def write_atomically(path: Any, content: bytes) -> None:
@@ -204,7 +231,7 @@ def load(path: Any, *, target: Any, dim: int | None = None, family: AbstractFami
         key=jax.random.wrap_key_data(as_array(arrays["key"]), impl=description["key_implementation"]),
         loop=_rebuild_loop(method, approximation("state", put), approximation("best", put), arrays, put),
         outcome_code=bures.Outcome[description["outcome"]].value,
-        record=_rebuild_record(description),
+        record=_rebuild_record(description, arrays),
     )
     if "log_p" in arrays:
         _restore_judgement(fit, description, arrays)
@@ -222,9 +249,17 @@ def _is_double(arrays: dict[str, np.ndarray]) -> bool:
     return any(array.dtype == np.float64 for name, array in arrays.items() if name.startswith("approximation."))
 
 
-def _rebuild_record(description: dict[str, Any]) -> Record:
+def _rebuild_record(description: dict[str, Any], arrays: dict[str, np.ndarray]) -> Record:
     rounds, evaluations = description.get("mixed", (0, 0))
+    plan = description.get("plan")
+    modes = _rebuild("start_modes", (_empty_mode(),) * description.get("num_start_modes", 0), arrays)
+    scale = Gaussian.unchecked(arrays["scale.mean"], arrays["scale.chol"]) if "scale.mean" in arrays else None
     return Record(
+        modes=modes,
+        scale=scale,
+        cut_evaluations=description.get("cut_evaluations", 0),
+        plan=None if plan is None else Plan(*plan),
+        probes=(arrays["probes"], arrays["log_densities"]) if "probes" in arrays else None,
         start_evaluations=description.get("start_evaluations", 0),
         grows=description.get("grows", False),
         mixed_rounds=rounds,
@@ -270,20 +305,26 @@ def _rebuild_loop(
     leaves, structure = jax.tree.flatten(_without_approximations(template))
     saved = [arrays.get(f"carry_{i}") for i in range(len(leaves))]
     if f"carry_{len(leaves)}" in arrays or any(
-        new is None or new.shape != old.shape or new.dtype != old.dtype for new, old in zip(saved, leaves, strict=True)
+        new is None or not _is_alike(new, old, loose=put is np.asarray) for new, old in zip(saved, leaves, strict=True)
     ):
         raise fail("geometry", "the one of the saved fit", method.geometry, "Pass the same optimiser as then.")
     loop = jax.tree.unflatten(structure, [put(leaf) for leaf in saved])
     return loop._replace(state=loop.state._replace(approximation=q), best=best)
 
 
+def _is_alike(new: np.ndarray, old: Any, *, loose: bool) -> bool:
+    """Whether a saved array can stand for another. On the host some numbers of a float32 fit may be double: `loose`."""
+    same = new.dtype == old.dtype or (loose and new.dtype.kind == np.dtype(old.dtype).kind == "f")
+    return same and new.shape == np.shape(old)
+
+
 def _restore_judgement(fit: Fit, description: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
     """The judgement as it was saved, from its weights and what the search saw."""
-    view = View(np.zeros((0, 1)), np.zeros(0), np.zeros(0), 0.0, 0.0)
-    point = Gaussian.unchecked(np.zeros(1), np.zeros((1, 1)))
-    modes = _rebuild("modes", (Mode(point, view),) * description["num_modes"], arrays)
-    views = _rebuild("views", (view,) * description["num_views"], arrays)
-    fit.record.modes = modes
+    empty = _empty_mode()
+    modes = _rebuild("modes", (empty,) * description["num_modes"], arrays)
+    views = _rebuild("views", (empty.view,) * description["num_views"], arrays)
+    if "num_start_modes" not in description:
+        fit.record.modes = modes
     fit.record.judgement = restore(
         fit.key,
         fit.approximation,
@@ -295,6 +336,12 @@ def _restore_judgement(fit: Fit, description: dict[str, Any], arrays: dict[str, 
         evaluations=description["search_evaluations"],
         **fit.run_facts(),
     )
+
+
+def _empty_mode() -> Mode:
+    """The structure of a mode."""
+    view = View(np.zeros((0, 1)), np.zeros(0), np.zeros(0), 0.0, 0.0)
+    return Mode(Gaussian.unchecked(np.zeros(1), np.zeros((1, 1))), view)
 
 
 def _rebuild(name: str, template: Any, arrays: dict[str, np.ndarray]) -> Any:

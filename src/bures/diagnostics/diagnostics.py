@@ -24,6 +24,7 @@ _SPLITS = 10  # of the draws, to measure how well their weighted moments are kno
 _WORKS, _MAY_WORK = (0.04, 0.08, 1000), (0.05, 0.1, 500)
 _HEAVIEST = 1.2  # k̂ of a close fit whose far tails alone are lighter than the target's
 _LARGEST = 0.005  # share of the heaviest draw in the weight of all
+_LEAST_DRAWS = 25  # for k̂, which needs a tail to look at
 _ROUNDED = 0.05  # nats of rounding in log p that matter
 
 
@@ -39,6 +40,7 @@ class Verdict(enum.Enum):
     ROUNDED = "rounded"
     UNTRUSTED = "untrusted"
     DEGENERATE = "degenerate"
+    UNJUDGED = "unjudged"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,6 +106,8 @@ class Diagnostics:
     @property
     def verdict(self) -> Verdict:
         """What the approximation may be used for."""
+        if self.num_samples < max(self.iw_elbo_K, _LEAST_DRAWS):
+            return Verdict.UNJUDGED
         if self.khat == math.inf or math.isnan(self.khat):
             return Verdict.DEGENERATE
         by_weights = self._verdict_of_weights()
@@ -229,6 +233,10 @@ _MESSAGES = {
         "can be trusted; else try an IW objective with larger K, a wider init, or a reparameterised model."
     ),
     Verdict.DEGENERATE: "The weights are degenerate or not finite: do not use this approximation. Try a wider init.",
+    Verdict.UNJUDGED: (
+        "Not judged: the limits of the fit left too few evaluations for it. Do not use the approximation before "
+        "fit.diagnose(key) has judged it."
+    ),
 }
 _CORRECTED = (
     "Usable: take fit.resample draws. The weights are heavy-tailed (k̂ = {khat:.2f}) but do correct the moments: means "
@@ -249,7 +257,7 @@ def diagnose(
 def check_diagnosis(num_samples: int, K: int) -> None:
     """Enough draws for k̂ and for tuples of K."""
     check_positive_integer("K", K, "It is the tuple size of the reported IW-ELBO, e.g. K=10.")
-    least = max(K, 25)
+    least = max(K, _LEAST_DRAWS)
     if isinstance(num_samples, bool) or not isinstance(num_samples, numbers.Integral) or num_samples < least:
         raise fail("num_samples", f"an integer of at least {least}", num_samples, "k̂ needs a tail to look at.")
 
@@ -257,6 +265,8 @@ def check_diagnosis(num_samples: int, K: int) -> None:
 def summarise(draws: WeightedDraws, *, K: int = 10, **run: Any) -> Diagnostics:
     """Diagnostics of draws at hand; `run` are further fields of `Diagnostics`."""
     values, size = draws.log_weights, draws.log_p.size
+    if size < max(K, _LEAST_DRAWS):
+        return _unjudged(size, K, run)
     finite = bool(np.all(np.isfinite(values)))
     evidence, evidence_mcse = log_evidence(values)
     tail = draws.tail()
@@ -277,6 +287,13 @@ def summarise(draws: WeightedDraws, *, K: int = 10, **run: Any) -> Diagnostics:
             correction=measure_correction(draws.z, smooth_log_weights(values, tail)),
             **run,
         )
+
+
+def _unjudged(size: int, K: int, run: dict[str, Any]) -> Diagnostics:
+    """The diagnostics of too few draws: nothing is known."""
+    nothing = Correction(math.inf, math.inf, 0.0, math.inf, 1.0)
+    nan = math.nan
+    return Diagnostics(size, nan, nan, nan, K, 0.0, nan, nan, nan, nan, nan, 0.0, nothing, **run)
 
 
 def measure_correction(z: np.ndarray | Points, log_weights: np.ndarray) -> Correction:

@@ -164,6 +164,8 @@ def ness(log_weights: Any) -> float:
 def log_evidence(log_weights: Any) -> tuple[float, float]:
     """log mean w, and its Monte Carlo standard error by the delta method."""
     log_weights = np.asarray(log_weights, np.float64)
+    if not log_weights.size:
+        return -math.inf, math.inf
     top = float(np.max(log_weights))
     if not math.isfinite(top):
         return top, math.inf

@@ -11,11 +11,13 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from bures.arrays import to_device, to_host
+from bures.budget import BudgetSpent
 from bures.check import check_key, check_part, check_positive_integer, check_real, fail, is_traced
 from bures.draws import host_generator
 from bures.engine import FEW_POINTS, MANY, Evaluator, default_draws, evaluator_of
 from bures.estimator import AbstractEstimator
 from bures.family import AbstractApproximation, AbstractFamily, FullRank, Mixture
+from bures.family.approximation import in_double
 from bures.fitting.defaults import (
     FULL_RANK_DIM,
     default_estimator,
@@ -23,15 +25,16 @@ from bures.fitting.defaults import (
     default_objective,
     default_tolerance,
 )
+from bures.fitting.limits import Limits
 from bures.fitting.milestones import is_checkpoint, is_milestone, next_checkpoint
-from bures.fitting.mixture import begin_mixture, check_mixture_dim, run_rounds
+from bures.fitting.mixture import begin_mixture, check_mixture_dim, run_rounds, weigh_modes
 from bures.fitting.progress import progress_bar
-from bures.fitting.result import Callback, Fit, Record
+from bures.fitting.result import Callback, Fit, Plan, Record
 from bures.geometry import AbstractGeometry, Whitened
 from bures.loop import LoopState, Method, Methods, Trace, advance, advance_on_host, init as init_state
 from bures.mixing.rounds import evaluations_for
 from bures.objective import AbstractObjective
-from bures.outcome import Outcome, has_converged, has_diverged
+from bures.outcome import CUT_SHORT, Outcome, has_converged, has_diverged
 from bures.start import Start, find_start
 from bures.start_in_factors import find_start_in_factors
 from bures.target import Target, as_target
@@ -57,6 +60,10 @@ def fit(
     tolerance: float | None = None,
     progress: bool | None = None,
     callback: Callback | None = None,
+    max_seconds: float | None = None,
+    max_evaluations: int | None = None,
+    checkpoint: Any = None,
+    every: float | None = None,
 ) -> Fit:
     """Fit a Gaussian, or a member of another family, to a target.
 
@@ -76,8 +83,13 @@ def fit(
         confidence; `default_tolerance` when `num_steps` is left out.
     - `progress`: a progress bar on standard error; by default only on a terminal.
     - `callback`: called as `callback(step, approximation, info)` now and then; if it returns True the fit stops.
+    - `max_seconds`, `max_evaluations`: when either is spent the fit ends with the best so far, judged as far as a part
+        of the limit that is kept for it goes. Compilation, or one call of the log density, is not cut short.
+    - `checkpoint`, `every`: write the fit so far to this file every so many seconds (60 by default), and at the end.
+        `bures.load(path, target=target).resume()` goes on from there as if nothing had happened.
 
-    Under `jit` or `vmap` (over keys, say) give `num_steps`; progress, tolerance and callback then do nothing.
+    Under `jit` or `vmap` (over keys, say) give `num_steps`; progress, tolerance and callback then do nothing, and
+    limits and checkpoints are refused.
 
     >>> target = Target(lambda z: -jnp.sum((z - 3) ** 2) / 8, dim=2)
     >>> result = fit(target, key=jax.random.key(0), num_steps=20)
@@ -87,13 +99,14 @@ def fit(
     target = as_target(target, dim)
     check_key(key)
     _check_init(init)
+    limits = Limits(max_seconds, max_evaluations, checkpoint, every)
     is_open = family is None and init is None and geometry is None and num_steps is None  # the start may say more
     family = default_family(target, init) if family is None else family
     check_part("family", family, AbstractFamily, "bures.LowRank()")
     if isinstance(family, Mixture):
         check_mixture_dim(target)
         if init is None and num_steps is None and objective is None and estimator is None and geometry is None:
-            return _fit_mixture(key, target, family, progress, callback)
+            return _fit_mixture(key, target, family, progress, callback, limits)
     init = None if init is None else family.of(init)
     objective = default_objective(target, family) if objective is None else objective
     geometry = Whitened() if geometry is None else geometry
@@ -108,17 +121,39 @@ def fit(
         tolerance = default_tolerance(target)
     _check_callback(callback)
     if is_traced(key, target, init, method):
+        _refuse_limits(limits)
         return _fit_traced(key, target, method, family.standard(target.dim) if init is None else init, num_steps)
-    begun, evaluator = _begin(key, target, method, family, init, estimator is None, num_steps is None, is_open=is_open)
-    result = _run(begun, evaluator, num_steps or MAX_STEPS, tolerance, progress, callback)
-    if num_steps is None:
+    begun, evaluator = _begin(
+        key, target, method, family, init, estimator is None, num_steps is None, is_open=is_open, limits=limits
+    )
+    begun.record.plan = Plan(num_steps or MAX_STEPS, tolerance, num_steps is None)
+    return _finish(begun, evaluator, progress, callback, limits)
+
+
+def _finish(begun: Fit, evaluator: Evaluator, progress: bool | None, callback: Callback | None, limits: Limits) -> Fit:
+    """The steps that were planned, and the judgement where the fit stops by itself or was cut short."""
+    assert begun.record.plan is not None
+    total, tolerance, judged = begun.record.plan
+    result = _run(begun, evaluator, total, tolerance, progress, callback, limits)
+    return _judged(result, limits, judged)
+
+
+def _judged(result: Fit, limits: Limits, judged: bool) -> Fit:
+    """The fit with its judgement, if it is to have one now, and its last checkpoint written."""
+    if judged or result.outcome in (Outcome.TIME_LIMIT, Outcome.EVALUATION_LIMIT):
         with contextlib.suppress(KeyboardInterrupt):  # the fit is not lost: it is judged when it is first asked for
-            result.judgement  # noqa: B018 - made now, while the target is at hand
+            limits.judge(result)
+    limits.write(result)
     return result
 
 
 def _fit_mixture(
-    key: Key[Array, ""], target: Target, family: Mixture, progress: bool | None, callback: Callback | None
+    key: Key[Array, ""],
+    target: Target,
+    family: Mixture,
+    progress: bool | None,
+    callback: Callback | None,
+    limits: Limits,
 ) -> Fit:
     """A mixture from nothing: a search for modes, a few steps of a Gaussian, and rounds that add components."""
     if callback is not None:
@@ -127,23 +162,29 @@ def _fit_mixture(
         )
     if is_traced(key, target):
         raise fail("num_steps", "given under jit or vmap", None, "Pass num_steps=1000, say, and init=.")
-    evaluator = evaluator_of(target, True)
+    evaluator = limits.watch(evaluator_of(target, True))
     began, evaluations = time.perf_counter(), evaluations_for(target.dim)
-    start = _find_start(key, target, evaluator, FullRank())
-    q, modes = begin_mixture(key, target, evaluator, start, evaluations)
+    start = limits.start(lambda: _find_start(key, target, evaluator, FullRank()), FullRank())
+    try:
+        q, modes = begin_mixture(key, target, evaluator, start, evaluations)
+    except BudgetSpent:
+        modes, limits.ended = start.modes, True
+        q = weigh_modes(modes) if len(modes) > 1 else family.of(in_double(start.approximation))
     record = Record(start_evaluations=evaluator.count, modes=modes, scale=start.scale)
     record.seconds["start"] = time.perf_counter() - began - evaluator.compile_seconds
     record.seconds["compile"] = evaluator.compile_seconds
-    return run_rounds(
+    result = run_rounds(
         key,
         target,
         evaluator,
         q,
         record,
-        evaluations=evaluations,
+        evaluations=0 if limits.ended else evaluations,
         max_components=family.max_components,
         progress=progress,
+        limits=limits,
     )
+    return _judged(result, limits, limits.budget.is_limited)
 
 
 def fit_briefly(
@@ -184,6 +225,7 @@ def _begin(
     evaluator: Evaluator | None = None,
     *,
     is_open: bool = False,
+    limits: Limits | None = None,
 ) -> tuple[Fit, Evaluator]:
     """The fit before its first step, and its evaluator.
 
@@ -193,7 +235,14 @@ def _begin(
     dense = isinstance(family, FullRank | Mixture)
     evaluator = evaluator_of(target, dense, dtype) if evaluator is None else evaluator
     began = time.perf_counter()
-    start = Start(init) if init is not None else _find_start(key, target, evaluator, family)
+    if init is not None:
+        start = Start(init)
+        evaluator = evaluator if limits is None else limits.watch(evaluator)
+    elif limits is None:
+        start = _find_start(key, target, evaluator, family)
+    else:
+        watched, kind = limits.watch(evaluator), family
+        start = limits.start(lambda: _find_start(key, target, watched, kind), family)
     if is_open and type(enough := default_family(target, init, start)) is not type(family):
         family, start = enough, start._replace(approximation=enough.of(start.approximation))
     if chooses:
@@ -210,10 +259,27 @@ def _begin(
     return Fit(q, empty, ((0, q),), target, method, key, loop, Outcome.MAX_STEPS.value, record), evaluator
 
 
-def resume(fit: Fit, num_steps: int, *, progress: bool | None, callback: Callback | None) -> Fit:
+def resume(
+    fit: Fit,
+    num_steps: int | None,
+    *,
+    progress: bool | None,
+    callback: Callback | None,
+    max_seconds: float | None = None,
+    max_evaluations: int | None = None,
+    checkpoint: Any = None,
+    every: float | None = None,
+) -> Fit:
     """See `Fit.resume`."""
-    check_positive_integer("num_steps", num_steps, "It is the number of further steps.")
+    if num_steps is not None:
+        num_steps = check_positive_integer("num_steps", num_steps, "It is the number of further steps.")
     _check_callback(callback)
+    limits = Limits(max_seconds, max_evaluations, checkpoint, every)
+    plan = fit.record.plan
+    if num_steps is None and (fit.outcome not in CUT_SHORT or (plan is not None and fit.num_steps >= plan.total)):
+        return fit
+    if num_steps is None and plan is None:
+        raise fail("num_steps", "given for a fit that was not to stop by itself", None, "Pass num_steps=100, say.")
     calm = np.zeros_like(fit.loop.calm) if fit.loop.is_on_host else jnp.zeros_like(fit.loop.calm)
     old = fit.record
     record = Record(
@@ -225,6 +291,9 @@ def resume(fit: Fit, num_steps: int, *, progress: bool | None, callback: Callbac
         mixed_rounds=old.mixed_rounds,
         mixed_evaluations=old.mixed_evaluations,
         refinement=old.refinement,
+        cut_evaluations=old.cut_evaluations,
+        plan=plan if num_steps is None else Plan(fit.num_steps + num_steps, None, False),
+        probes=old.probes,
     )
     unsettled = Fit(
         fit.approximation,
@@ -233,18 +302,24 @@ def resume(fit: Fit, num_steps: int, *, progress: bool | None, callback: Callbac
         fit.target,
         fit.method,
         fit.key,
-        fit.loop._replace(calm=calm),
+        fit.loop if num_steps is None else fit.loop._replace(calm=calm),
         fit.outcome_code,
         record,
     )
     q = fit.approximation
-    evaluator = evaluator_of(fit.target, q.is_dense, q.mean.dtype)
-    return _run(unsettled, evaluator, fit.num_steps + num_steps, None, progress, callback)
+    evaluator = limits.watch(evaluator_of(fit.target, q.is_dense, q.mean.dtype))
+    return _finish(unsettled, evaluator, progress, callback, limits)
 
 
 def _check_callback(callback: Callback | None) -> None:
     if callback is not None and not callable(callback):
         raise fail("callback", "a function (step, approximation, info)", callback, "Leave it out if not needed.")
+
+
+def _refuse_limits(limits: Limits) -> None:
+    if limits.is_set:
+        wanted = "left out under jit or vmap"
+        raise fail("max_seconds, max_evaluations and checkpoint", wanted, "one of them", "Pass num_steps alone.")
 
 
 def _check_init(init: Any) -> None:
@@ -301,24 +376,39 @@ def _run(
     tolerance: float | None,
     progress: bool | None,
     callback: Callback | None,
+    limits: Limits | None = None,
 ) -> Fit:
     """Steps up to `total`, some at a time, with a look at how it goes at every checkpoint."""
     loop, traces, path = begun.loop, [begun.trace], list(begun.path)
     outcome, methods = None, begun.methods
     started, compiled = time.perf_counter(), evaluator.compile_seconds
+    limits = Limits() if limits is None else limits
+    counted, taken = evaluator.count, int(loop.count)
+    a_step = 0.0  # seconds
+
+    def result(outcome: Outcome) -> Fit:
+        settled = outcome in (Outcome.CONVERGED, Outcome.MAX_STEPS) or int(loop.count) == 0
+        q, passed = to_device((loop.state.approximation if settled else loop.best, tuple(path)))
+        trace, record = _join(traces), begun.record
+        return Fit(q, trace, passed, begun.target, begun.method, begun.key, loop, outcome.value, record)
+
     try:
         with progress_bar(progress, total, int(loop.count)) as report:
             length = 1
             while outcome is None:
                 count = int(loop.count)
                 length = min(length, next_checkpoint(count) - count, total - count)
+                length = limits.check_steps(methods, count, length, a_step, loop.is_on_host)
                 began = time.perf_counter()
                 loop, piece = _advance(begun, methods, evaluator, loop, length, tolerance or 0.0)
                 traces.append(piece)
                 count = int(loop.count)
                 seconds = max(time.perf_counter() - began, 1e-6)
+                a_step = seconds / length if taken < count - length else 0.0  # the first call may compile
                 length = max(1, min(_CAPACITY, int(length * _RESPONSE / seconds)))
                 report(count, piece)
+                if limits.is_due():
+                    limits.write(result(Outcome.INTERRUPTED))
                 if bool(loop.failed):
                     outcome = Outcome.NON_FINITE
                 elif bool(loop.settled):
@@ -329,19 +419,21 @@ def _run(
                 if outcome is None and count >= total:
                     outcome = Outcome.MAX_STEPS
     except KeyboardInterrupt:
-        outcome = Outcome.INTERRUPTED
+        outcome = limits.outcome
     trace = _join(traces)
     # An interrupt may fall between a call and the note of its trace: the trace is what happened.
     if outcome is Outcome.MAX_STEPS and has_converged(trace.bound, tolerance or default_tolerance(begun.target)):
         outcome = Outcome.CONVERGED
     if outcome is Outcome.MAX_STEPS and has_diverged(trace.bound):
         outcome = Outcome.DIVERGED
-    settled = outcome in (Outcome.CONVERGED, Outcome.MAX_STEPS) or int(loop.count) == 0
-    q, passed = to_device((loop.state.approximation if settled else loop.best, tuple(path)))
+    if loop.is_on_host and outcome in CUT_SHORT:  # steps that were begun and are not among those taken
+        noted = methods.cost(int(loop.count)).log_densities - methods.cost(taken).log_densities
+        begun.record.cut_evaluations += max(0, evaluator.count - counted - noted)
     seconds, compiling = begun.record.seconds, evaluator.compile_seconds
     seconds["steps"] = seconds.get("steps", 0.0) + time.perf_counter() - started - (compiling - compiled)
     seconds["compile"] = seconds.get("compile", 0.0) + compiling
-    return Fit(q, trace, passed, begun.target, begun.method, begun.key, loop, outcome.value, begun.record)
+    traces = [trace]
+    return result(outcome)
 
 
 def _at_checkpoint(

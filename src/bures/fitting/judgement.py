@@ -1,12 +1,14 @@
 """The judgement of a fit: one pool of fresh draws and the search for modes, made once and kept with the fit."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from jaxtyping import Array, Key
 
 from bures.arrays import to_host
+from bures.budget import BudgetSpent
 from bures.diagnostics.coverage import Coverage, find_missed, search_again
 from bures.diagnostics.diagnostics import Diagnostics, Verdict, summarise
 from bures.diagnostics.weighted import WeightedDraws, log_evidence, points_of
@@ -23,7 +25,7 @@ _SLOW_POOL = 2_000  # the first, of a target that is slow to evaluate
 _HOPELESS = 0.01  # share of effective draws below which more of them do not help
 _JUDGED, _SEARCHED = 2**32 - 2, 2**32 - 3  # with the key, for the draws and the search: no step has these numbers
 _SEARCHED_DIM = 250  # dimensions up to which other modes are searched for where q has no d × d factor
-_NO_TRUST = (Verdict.UNTRUSTED, Verdict.DEGENERATE, Verdict.ROUNDED)  # none that a search could shake
+_NO_TRUST = (Verdict.UNTRUSTED, Verdict.DEGENERATE, Verdict.ROUNDED, Verdict.UNJUDGED)  # none that a search could shake
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -59,11 +61,15 @@ def judge(
     *,
     search: int = LATER_EVALUATIONS,
     thorough: bool = False,
+    partly: bool = False,
     **run: Any,
 ) -> Judgement:
-    """Draws until their verdict is decided, and a look at what they cannot see, by at most `search` evaluations."""
+    """Draws until their verdict is decided, and a look at what they cannot see, by at most `search` evaluations.
+
+    With `partly` an evaluator whose limits are spent ends it early: what was seen by then is judged.
+    """
     with one_blas_thread(target.dim if q.is_dense else 0):
-        return _judge(key, q, target, evaluator, modes, scale, search, thorough, run)
+        return _judge(key, q, target, evaluator, modes, scale, search, thorough, partly, run)
 
 
 def _judge(
@@ -75,6 +81,7 @@ def _judge(
     scale: Gaussian | None,
     search: int,
     thorough: bool,
+    partly: bool,
     run: dict[str, Any],
 ) -> Judgement:
     exact, q = in_double(q), to_host(q)
@@ -85,6 +92,8 @@ def _judge(
         return covered(summarise(draws, names=target.names, **run))
 
     def covered(found: Diagnostics) -> Diagnostics:
+        if found.verdict is Verdict.UNJUDGED:
+            return found
         coverage = find_missed(exact, found.log_evidence, found.num_samples, modes, views, reach)
         return dataclasses.replace(found, coverage=coverage)
 
@@ -92,32 +101,72 @@ def _judge(
         return host_generator(key, _JUDGED)
 
     pools = (_SLOW_POOL, *_POOLS) if target.width > SLOW else _POOLS
-    draws, scores = WeightedDraws.pool(generator, q, evaluator, pools[0])
+    if partly:
+        draws, scores = _affordable_pool(generator, q, evaluator, pools[0])
+    else:
+        draws, scores = WeightedDraws.pool(generator, q, evaluator, pools[0])
     found = diagnosed(draws)
-    for size in pools[1:]:
-        if _is_decided(found):
-            break
-        draws, _ = WeightedDraws.pool(generator, q, evaluator, size, draws)
-        found = diagnosed(draws)
-    searchable = exact.is_dense or exact.dim <= _SEARCHED_DIM
-    if searchable and scores is not None and found.verdict not in _NO_TRUST:
-        before = evaluator.count
-        rng = host_generator(key, _SEARCHED)
-        modes, views, reach = search_again(
-            rng,
-            exact,
-            evaluator,
-            modes,
-            scale,
-            draws=draws,
-            scores=scores,
-            uneven=target.uneven,
-            evaluations=search,
-            thorough=thorough,
-        )
-        searched = evaluator.count - before
-        found = covered(found)
+    try:
+        for size in pools[1:]:
+            if _is_decided(found) or draws.log_p.size < pools[0]:
+                break
+            draws, _ = WeightedDraws.pool(generator, q, evaluator, size, draws)
+            found = diagnosed(draws)
+        searchable = exact.is_dense or exact.dim <= _SEARCHED_DIM
+        if searchable and scores is not None and found.verdict not in _NO_TRUST:
+            before = evaluator.count
+            rng = host_generator(key, _SEARCHED)
+            modes, views, reach = search_again(
+                rng,
+                exact,
+                evaluator,
+                modes,
+                scale,
+                draws=draws,
+                scores=scores,
+                uneven=target.uneven,
+                evaluations=search,
+                thorough=thorough,
+            )
+            searched = evaluator.count - before
+            found = covered(found)
+    except BudgetSpent:
+        if not partly:
+            raise
     return Judgement(found, draws.log_p, draws.log_q, modes, views, searched)
+
+
+def _affordable_pool(
+    make_generator: Callable[[], np.random.Generator], q: AbstractApproximation, evaluator: Evaluator, size: int
+) -> tuple[WeightedDraws, np.ndarray | None]:
+    """As much of the first pool as the evaluator's limits allow; scores only of a whole one that is held."""
+    points = points_of(make_generator, q, size)
+    held = isinstance(points, np.ndarray)
+    draws, scores = None, None
+    for _, z in [(slice(0, size), points)] if held else points.blocks():
+        values, scores = _affordable(evaluator, z)
+        found = WeightedDraws.at(z[: len(values)], values, q)
+        found = found if held else found._replace(z=z[:0])
+        draws = found if draws is None else draws.joined(found)
+        if len(values) < len(z):
+            break
+    assert draws is not None
+    draws = draws._replace(z=points_of(make_generator, q, draws.log_p.size))
+    return draws, scores if held and draws.log_p.size == size else None
+
+
+def _affordable(evaluator: Evaluator, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """log p and scores at the first points, as far as the evaluator's limits go."""
+    pieces = [(np.zeros(0, evaluator.dtype), np.zeros((0, evaluator.dim), evaluator.dtype))]
+    done, size = 0, evaluator.block
+    while done < len(z) and size:
+        try:
+            pieces.append(evaluator.value_and_score(z[done : done + size]))
+            done += len(pieces[-1][0])
+        except BudgetSpent:
+            size //= 2
+    values, scores = zip(*pieces, strict=True)
+    return np.concatenate(values), np.concatenate(scores)
 
 
 def restore(

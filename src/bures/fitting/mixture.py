@@ -10,18 +10,20 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from bures.arrays import to_device, to_host
+from bures.budget import BudgetSpent
 from bures.check import fail
 from bures.draws import host_generator
 from bures.engine import Evaluator
 from bures.family import Gaussian, GaussianMixture, Mixture
 from bures.family.approximation import in_double
 from bures.fitting.defaults import FULL_RANK_DIM, default_estimator, default_objective
+from bures.fitting.limits import Limits
 from bures.fitting.milestones import is_milestone
 from bures.fitting.progress import progress_bar
 from bures.fitting.result import Fit, Record
 from bures.geometry import Whitened
 from bures.loop import LoopState, Method, Methods, Trace, advance_on_host, init as init_state
-from bures.mixing import Round, fit_mixture
+from bures.mixing import Mixing, Round, fit_mixture
 from bures.mixing.rounds import evaluations_for
 from bures.modes import find_modes
 from bures.objective import IWELBO
@@ -63,10 +65,15 @@ def mixture_of_modes(
     """The mixture of the Gaussians of all modes that can be found, by their masses."""
     budget = Budget(evaluator, int(_SEARCHED_SHARE * evaluations))
     found = find_modes(host_generator(key, _SEARCHED), budget, modes, scale=scale)
-    heavy = heavy_modes(found)
+    return weigh_modes(found), found
+
+
+def weigh_modes(modes: Sequence[Mode]) -> GaussianMixture:
+    """The mixture of the Gaussians of the modes that are worth a component, by their masses."""
+    heavy = heavy_modes(modes)
     masses = np.array([mode.log_mass for mode in heavy])
     gaussians = [in_double(mode.gaussian) for mode in heavy]
-    return GaussianMixture.of_gaussians([(q.mean, q.chol) for q in gaussians], _shares(masses)), found
+    return GaussianMixture.of_gaussians([(q.mean, q.chol) for q in gaussians], _shares(masses))
 
 
 def _shares(log_masses: np.ndarray) -> np.ndarray:
@@ -91,39 +98,71 @@ def run_rounds(
     max_components: int | None,
     progress: bool | None,
     also: Sequence[Gaussian] = (),
+    limits: Limits | None = None,
 ) -> Fit:
     """The fit after as many rounds as help; modes may be worth a component, and other Gaussians `also`."""
+    limits = Limits() if limits is None else limits
     began, before = time.perf_counter(), evaluator.count
     dtype = evaluator.dtype
     path: list[tuple[int, Any]] = [(0, _cast(q, dtype))]
     most = evaluations // max(1, evaluations_for(1) // 100)
+    rounds: list[Round] = []
+
+    def result(approximation: GaussianMixture, outcome: Outcome) -> Fit:
+        record.mixed_rounds, record.mixed_evaluations = len(rounds), evaluator.count - before
+        record.seconds["steps"] = time.perf_counter() - began
+        return _fit_of_rounds(key, target, _cast(approximation, dtype), rounds, path, outcome, record)
+
     with progress_bar(progress, most, 0) as report, one_blas_thread(target.dim):
 
         def note(count: int, round: Round, now: GaussianMixture) -> None:
             report(count, _trace([round], dtype))
+            rounds.append(round)
             if is_milestone(count):
                 path.append((count, _cast(now, dtype)))
+            if limits.is_due():
+                limits.write(result(now, Outcome.INTERRUPTED))
 
-        found = fit_mixture(
-            host_generator(key, _ROUNDS),
-            evaluator,
-            in_double(q),
-            [*(in_double(mode.gaussian) for mode in record.modes), *also],
-            evaluations=evaluations,
-            max_components=max_components,
-            report=note,
-        )
-    record.mixed_rounds, record.mixed_evaluations = len(found.rounds), evaluator.count - before
-    record.seconds["steps"] = time.perf_counter() - began
-    approximation = _cast(found.approximation, dtype)
+        try:
+            found = fit_mixture(
+                host_generator(key, _ROUNDS),
+                evaluator,
+                in_double(q),
+                [*(in_double(mode.gaussian) for mode in record.modes), *also],
+                evaluations=evaluations,
+                max_components=max_components,
+                report=note,
+            )
+        except BudgetSpent:  # before the end of the first round
+            if not limits.budget.is_limited:
+                raise
+            found = Mixing(q, (), False, True)
+    rounds[:] = found.rounds
+    cut_short = found.interrupted or limits.ended
+    return result(
+        found.approximation,
+        limits.outcome if cut_short else Outcome.CONVERGED if found.settled else Outcome.MAX_STEPS,
+    )
+
+
+def _fit_of_rounds(
+    key: Key[Array, ""],
+    target: Target,
+    approximation: GaussianMixture,
+    rounds: Sequence[Round],
+    path: Sequence[tuple[int, Any]],
+    outcome: Outcome,
+    record: Record,
+) -> Fit:
+    """A mixture as a fit: its rounds are the steps of its trace, and other steps may follow."""
+    dtype = approximation.mean.dtype
     method = Method(IWELBO(K=10), default_estimator(target, IWELBO(K=10)), Whitened())
     loop = LoopState.start(init_state(target, init=approximation, **method.parts()))
-    trace = _trace(found.rounds, dtype)
+    trace = _trace(rounds, dtype)
     best = np.asarray(trace.bound[-1] if trace.bound.size else -np.inf, dtype)
-    loop = loop._replace(count=np.asarray(len(found.rounds), np.int32), best_bound=best)
-    code = Outcome.INTERRUPTED if found.interrupted else Outcome.CONVERGED if found.settled else Outcome.MAX_STEPS
+    loop = loop._replace(count=np.asarray(len(rounds), np.int32), best_bound=best)
     passed = tuple((count, to_device(each)) for count, each in path)
-    return Fit(to_device(approximation), trace, passed, target, method, key, loop, code.value, record)
+    return Fit(to_device(approximation), trace, passed, target, method, key, loop, outcome.value, record)
 
 
 def _cast(q: GaussianMixture, dtype: Any) -> GaussianMixture:

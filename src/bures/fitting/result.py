@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from bures.check import check_key, check_positive_integer, fail, is_traced
-from bures.diagnostics.diagnostics import Diagnostics, check_diagnosis, summarise
+from bures.diagnostics.diagnostics import Diagnostics, Verdict, check_diagnosis, summarise
 from bures.diagnostics.weighted import WeightedDraws
 from bures.engine import Evaluator, evaluator_of
 from bures.estimator import Cost
@@ -37,6 +37,14 @@ class Evaluations(NamedTuple):
     steps: int
     search: int  # after the steps
     judgement: int
+
+
+class Plan(NamedTuple):
+    """How far a fit was to go: what `resume()` without a number finishes."""
+
+    total: int  # steps at the most
+    tolerance: float | None  # nats, where the fit stops by itself
+    judged: bool  # whether it is judged when it ends
 
 
 class Refinement(NamedTuple):
@@ -73,6 +81,9 @@ class Record:
         mixed_rounds: int = 0,
         mixed_evaluations: int = 0,
         refinement: Refinement | None = None,
+        cut_evaluations: int = 0,
+        plan: Plan | None = None,
+        probes: Any = None,
     ):
         self.start_evaluations, self.modes, self.scale = start_evaluations, modes, scale
         self.grows = grows  # whether late steps take more draws, as those of the default method on the host do
@@ -80,6 +91,9 @@ class Record:
         self.judgement = judgement
         self.mixed_rounds, self.mixed_evaluations = mixed_rounds, mixed_evaluations  # of a mixture, before other steps
         self.refinement = refinement
+        self.cut_evaluations = cut_evaluations  # of steps that were begun when a limit, or the user, ended the fit
+        self.plan = plan
+        self.probes = probes  # points and their log densities, by which files recognise the target
 
 
 def _search_evaluations(start: int, steps: int) -> int:
@@ -123,7 +137,7 @@ class Fit(eqx.Module):
     @property
     def _cost(self) -> Cost:
         steps = self.methods.cost(self.num_steps + int(self.loop.failed) - self.record.mixed_rounds)
-        mixed = self.record.mixed_evaluations
+        mixed = self.record.mixed_evaluations + self.record.cut_evaluations
         return Cost(steps.log_densities + mixed, steps.gradients + mixed, steps.hessians)
 
     @property
@@ -168,10 +182,11 @@ class Fit(eqx.Module):
             return self.judge_with(evaluator_of(self.target, q.is_dense, q.mean.dtype))
         return self.record.judgement
 
-    def judge_with(self, evaluator: Evaluator, search: int | None = None) -> Judgement:
+    def judge_with(self, evaluator: Evaluator, search: int | None = None, *, partly: bool = False) -> Judgement:
         """The judgement, made if there is none, through an evaluator that may end it.
 
-        With `search` so many evaluations are spent on a search for other modes.
+        With `search` so many evaluations are spent on a search for other modes; `partly`, what there is when the
+        evaluator ends it is a judgement, too.
         """
         record = self.record
         if record.judgement is not None:
@@ -187,6 +202,7 @@ class Fit(eqx.Module):
             record.scale,
             search=allowed if search is None else search,
             thorough=search is not None,
+            partly=partly,
             **self.run_facts(),
         )
         compiled = evaluator.compile_seconds - compiled
@@ -281,11 +297,23 @@ class Fit(eqx.Module):
 
         save(self, path)
 
-    def resume(self, num_steps: int, *, progress: bool | None = None, callback: Callback | None = None) -> "Fit":
-        """The fit after `num_steps` more steps, bit for bit what an uninterrupted fit would have been."""
+    def resume(
+        self,
+        num_steps: int | None = None,
+        *,
+        progress: bool | None = None,
+        callback: Callback | None = None,
+        **limits: Any,
+    ) -> "Fit":
+        """The fit after `num_steps` more steps, bit for bit what an uninterrupted fit would have been.
+
+        Without `num_steps` a fit that was interrupted, met a limit or was loaded from a checkpoint goes on to where it
+        would have ended by itself. `limits` are `max_seconds`, `max_evaluations`, `checkpoint` and `every`, as for
+        `bures.fit`; they count what is done from here on.
+        """
         from bures.fitting.driver import resume
 
-        return resume(self, num_steps, progress=progress, callback=callback)
+        return resume(self, num_steps, progress=progress, callback=callback, **limits)
 
     def refine(self, key: Key[Array, ""], *, progress: bool | None = None) -> "Fit":
         """The next rung: learned centring where the model has sites for it, then a mixture of Gaussians.
@@ -313,6 +341,8 @@ class Fit(eqx.Module):
         figures = f"nESS {100 * found.ness:.1f}%"
         judged = f"{figures}." if found.trustworthy else f"But k̂ = {found.khat:.2f}, {figures}."
         refined = f"\n{self.record.refinement}" if self.record.refinement else ""
+        if found.verdict is Verdict.UNJUDGED:
+            return f"{text}{refined}\n{found.message}"
         return f"{text}{refined}\n{judged} {found.message}{self._next()}"
 
     def _next(self) -> str:

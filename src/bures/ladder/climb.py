@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from bures.check import check_key, check_positive_integer, check_real
+from bures.budget import Budget, check_limits
+from bures.check import check_key, check_positive_integer
 from bures.draws import host_generator
 from bures.engine import Evaluator, default_draws, evaluator_of
 from bures.estimator import Stein
@@ -18,7 +19,6 @@ from bures.fitting import Fit
 from bures.fitting.defaults import default_estimator, default_family, default_objective
 from bures.fitting.driver import fit_briefly
 from bures.fitting.refining import SEARCHED, next_rung, refine
-from bures.ladder.budget import Budget
 from bures.ladder.modes import Searched, search_around
 from bures.ladder.nuts import NutsRun, run_nuts
 from bures.ladder.result import Rung
@@ -96,11 +96,8 @@ def sample(
     target = as_target(_target_of(target_or_model), dim)
     check_key(key)
     check_positive_integer("num_draws", num_draws, "It is the number of posterior draws.")
-    if max_seconds is not None:
-        max_seconds = check_real("max_seconds", max_seconds, 0, 1e300, "For example 60.0.", open_low=True)
-    if max_evaluations is not None:
-        check_positive_integer("max_evaluations", max_evaluations, "For example 100_000.")
-    climb = _Climb(target, key, num_draws, Budget(max_seconds, max_evaluations), progress)
+    budget = Budget(*check_limits(max_seconds, max_evaluations))
+    climb = _Climb(target, key, num_draws, budget, progress)
     return climb.tree(climb.run())
 
 

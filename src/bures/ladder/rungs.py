@@ -181,6 +181,7 @@ _REASONS = {
     Verdict.ROUNDED: "log p is too large for float32; call jax.config.update('jax_enable_x64', True) first",
     Verdict.UNTRUSTED: "the weights are too heavy-tailed to correct them",
     Verdict.DEGENERATE: "the weights are degenerate",
+    Verdict.UNJUDGED: "the limits left too few evaluations to judge them",
 }
 
 

@@ -75,6 +75,11 @@ def has_uneven_cost(jaxpr: Any) -> bool:
     return any(equation.primitive.name in _UNEVEN for equation in equations(jaxpr))
 
 
+def calls_one_by_one(jaxpr: Any) -> bool:
+    """Whether a jaxpr calls Python for one point after the other, so that points together are no faster than alone."""
+    return any("sequential" in str(equation.params.get("vmap_method", "")) for equation in equations(jaxpr))
+
+
 def equations(jaxpr: Any) -> Iterator[Any]:
     """The equations of a jaxpr and of those inside it."""
     for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:  # a closed jaxpr holds one

@@ -10,7 +10,14 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from bures.check import as_array, check_positive_integer, default_dtype, fail, is_traced
-from bures.target.blocks import has_uneven_cost, largest_array, map_in_blocks, points_in_block, sum_in_blocks
+from bures.target.blocks import (
+    calls_one_by_one,
+    has_uneven_cost,
+    largest_array,
+    map_in_blocks,
+    points_in_block,
+    sum_in_blocks,
+)
 from bures.target.checks import (
     check_constrain,
     check_covariance,
@@ -65,6 +72,7 @@ class Target(eqx.Module):
     sites: tuple[LocationScale, ...]
     width: int = eqx.field(static=True)  # elements of the largest array that one evaluation makes
     uneven: bool = eqx.field(static=True)  # whether the cost of an evaluation may depend on the point
+    one_by_one: bool = eqx.field(static=True)  # whether code that is not JAX's takes one point after the other
     _names: tuple[str, ...] | Coordinates = eqx.field(static=True)
     _weighted_hessian: Callable | None
 
@@ -96,7 +104,7 @@ class Target(eqx.Module):
         self.labels = NO_LABELS if labels is None else labels
         self.sites = check_sites(sites, self.dim)
         self._weighted_hessian = weighted_hessian
-        self.width, self.uneven = _check_and_measure(log_density, self.dim)
+        self.width, self.uneven, self.one_by_one = _check_and_measure(log_density, self.dim)
         check_constrain(self.constrain, self.dim)
         if not isinstance(self.labels, Labels):
             raise fail("labels", "bures.target.Labels", labels, "For example Labels(coords=..., dims=...).")
@@ -202,10 +210,11 @@ def as_target(target: Any, dim: int | None) -> Target:
     return Target(target, dim)
 
 
-def _check_and_measure(log_density: LogDensity, dim: int) -> tuple[int, bool]:
+def _check_and_measure(log_density: LogDensity, dim: int) -> tuple[int, bool, bool]:
     """Check that the log density maps (dim,) to a real scalar.
 
-    Returns the size of the largest array it makes, and whether its cost may depend on the point (loops, calls).
+    Returns the size of the largest array it makes, whether its cost may depend on the point (loops, calls), and
+    whether it calls code of others for one point after the other.
     """
     point = jax.ShapeDtypeStruct((dim,), default_dtype())
     try:
@@ -221,4 +230,4 @@ def _check_and_measure(log_density: LogDensity, dim: int) -> tuple[int, bool]:
             f"log_density must return a real scalar, but returned {received} for a vector of length dim={dim}. "
             "Sum over observations, and write it for one point: batching is done by bures."
         )
-    return max(dim, largest_array(jaxpr)), has_uneven_cost(jaxpr)
+    return max(dim, largest_array(jaxpr)), has_uneven_cost(jaxpr), calls_one_by_one(jaxpr)
