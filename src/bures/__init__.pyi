@@ -50,6 +50,7 @@ from bures.loop import Info as Info, State as State, init as init, step as step
 from bures.newton import laplace as laplace
 from bures.objective import ELBO as ELBO, IWELBO as IWELBO, VRIWAE as VRIWAE
 from bures.outcome import Outcome as Outcome
+from bures.rows import Parquet as Parquet
 from bures.signal_to_noise import SNR as SNR, snr as snr, snr_slope as snr_slope
 from bures.storage import load as load
 from bures.target import Target as Target

@@ -86,6 +86,7 @@ class Evaluator:
         self.pace: float | None = None  # seconds that one call should take at the most, where somebody is waiting
         self.block_seconds = 0.0  # what a block has taken in the last call
         self._on_host = getattr(target.log_density, "values_and_scores_on_host", None)
+        self.one_pass = bool(getattr(target.log_density, "one_pass", False))  # of rows on disk: however many points
         is_light = target.width <= LIGHT and (batch <= _DRAWS or target.dim <= _SMALL_DIM)
         largest = _SMALLEST_BLOCK if target.uneven or few else _DRAWS if is_light else _LARGE_BLOCK
         block = min(largest, max(_SMALLEST_BLOCK, _BLOCK_ELEMENTS // target.width))
@@ -117,7 +118,16 @@ class Evaluator:
 
     def value(self, z: Float[np.ndarray, "n dim"]) -> np.ndarray:
         """log p (n,)."""
-        return self.value_and_score(z)[0]
+        if not self.one_pass:
+            return self.value_and_score(z)[0]
+        if self.before_call is not None:
+            self.before_call(len(z))
+        self.count += len(z)
+        density: Any = self.target.log_density
+        values = np.asarray(density.values_on_host(z), self.dtype)
+        if self.after_call is not None:
+            self.after_call(z, values)
+        return values
 
     def weighted_hessian(self, weights: np.ndarray, z: np.ndarray) -> np.ndarray:
         """Σᵢ wᵢ ∇²log p(zᵢ): a second program, for the estimators that ask for it."""
@@ -125,6 +135,8 @@ class Evaluator:
 
     def _points_at_once(self) -> int:
         """Points of one call: a full batch, or as many blocks as keep the pace. What comes out is the same."""
+        if self.one_pass:
+            return 2**62
         if self.pace is None:
             return self.batch
         at_once = int(self.pace / self.block_seconds) if self.block_seconds else 1

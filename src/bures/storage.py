@@ -28,6 +28,7 @@ import bures
 from bures.arrays import to_host
 from bures.centring import change_by_numbers, numbers_of
 from bures.check import as_array, check_part, fail
+from bures.engine import Evaluator
 from bures.family import AbstractApproximation, AbstractFamily, Gaussian, GaussianMixture, LowRankGaussian
 from bures.fitting.judgement import Judgement, restore
 from bures.fitting.result import Fit, Plan, Record, Refinement
@@ -412,6 +413,8 @@ def _values(target: Target, points: Float[Array, "n dim"]) -> Float[Array, " n"]
 
 
 def _log_densities(target: Target, points: np.ndarray) -> np.ndarray:
+    if getattr(target.log_density, "one_pass", False):  # by rows: without a callback from a compiled program
+        return Evaluator(target, dtype=points.dtype).value(points)
     return np.asarray(_values(target, as_array(points)))
 
 

@@ -104,7 +104,9 @@ class Target(eqx.Module):
         self.labels = NO_LABELS if labels is None else labels
         self.sites = check_sites(sites, self.dim)
         self._weighted_hessian = weighted_hessian
-        self.width, self.uneven, self.one_by_one = _check_and_measure(log_density, self.dim)
+        measured = getattr(log_density, "measured", None)  # by rows it is checked and measured already
+        found = measured(self.dim) if measured else _check_and_measure(log_density, self.dim)
+        self.width, self.uneven, self.one_by_one = found
         check_constrain(self.constrain, self.dim)
         if not isinstance(self.labels, Labels):
             raise fail("labels", "bures.target.Labels", labels, "For example Labels(coords=..., dims=...).")
@@ -142,6 +144,54 @@ class Target(eqx.Module):
         if location_scale is not None:
             options["sites"] = sites_of_variables(layout, location_scale)
         return cls(unconstrained, layout.dim, names=layout.coordinates(), constrain=layout.constrain, **options)
+
+    @classmethod
+    def from_data(
+        cls,
+        log_prior: Callable[..., Float[Array, ""]],
+        log_likelihood: Callable[..., Float[Array, ""]],
+        data: Any,
+        dim: int | None = None,
+        *,
+        variables: Mapping[str, Any] | None = None,
+        subsample: bool | None = None,
+        **options: Any,
+    ) -> "Target":
+        """A target that is a prior and a sum over rows of data: log p(z) + Σᵣ log p(rowᵣ | z).
+
+        **Arguments:**
+
+        - `log_prior`: a JAX function `(dim,) -> scalar`.
+        - `log_likelihood`: a JAX function `(z, row) -> scalar`, where a row is `data` without its first axis.
+        - `data`: a pytree whose leaves have the rows as first axis: arrays, or anything that can be sliced and need not
+            fit into memory (NumPy memory maps, HDF5, Zarr); or `bures.Parquet(path, columns)`.
+        - `dim`: the dimension; not needed with `variables`.
+        - `variables`: named, constrained variables as for `from_variables`. The functions then take them by name:
+            `log_prior(mu, tau)` and `log_likelihood(mu, tau, row)`.
+        - `subsample`: whether the steps of a fit take batches of rows, with an expansion of the rest (anchors and
+            judgement pass over all rows a few times). By default where a fit of all rows would take more than 2·10⁹
+            evaluations of a row: from about 170,000 rows on.
+        - `options`: those of `Target`.
+
+        Data are arguments of what is compiled, never constants in it. See the page "Large data".
+
+        >>> data = {"x": np.arange(5.0), "y": np.array([0.1, 0.9, 2.2, 2.9, 4.1])}
+        >>> def log_likelihood(z, row):
+        ...     return -((row["y"] - z[0] - z[1] * row["x"]) ** 2) / 2
+        >>> target = Target.from_data(lambda z: -jnp.sum(z**2) / 200, log_likelihood, data, dim=2)
+        >>> round(float(target.log_density(jnp.array([0.0, 1.0]))), 6)
+        -0.045
+        """
+        from bures.rows import making  # it builds on this package
+
+        if variables is not None:
+            log_prior, log_likelihood, layout = making.of_variables(log_prior, log_likelihood, variables)
+            if dim not in (None, layout.dim):
+                raise fail("dim", f"{layout.dim}, that of the variables", dim, "Leave dim out.")
+            dim = layout.dim
+            options = {"names": layout.coordinates(), "constrain": layout.constrain, **options}
+        dim = check_positive_integer("dim", dim, "It is the length of the vector z; or give variables=.")
+        return cls(making.density_from(log_prior, log_likelihood, data, dim, subsample), dim, **options)
 
     @property
     def names(self) -> tuple[str, ...]:

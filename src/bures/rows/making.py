@@ -1,0 +1,139 @@
+"""From what a user gives, a prior, a log likelihood of one row and data, to a density: checks and choices."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from bures.check import as_array, default_dtype, describe, fail
+from bures.engine import default_draws
+from bures.rows.density import RowDensity
+from bures.rows.sources import ArraySource, Source, is_sliceable
+from bures.rows.stream import Stream, StreamedDensity
+from bures.target.blocks import largest_array
+from bures.target.variables import Layout, Unconstrained
+
+# A fit of all rows evaluates about so many points; with more pairs of rows and points than this, steps take batches.
+_START, _STEPS, _ROW_EVALUATIONS = 4000, 20, 2 * 10**9
+_LOADED_BYTES = 2**28  # of a file that is simply read into memory, where fits are not subsampled
+
+
+class LikelihoodOfVariables(eqx.Module):
+    """log p(row | z) from a function of the row and of named, constrained variables."""
+
+    log_likelihood: Callable[..., Float[Array, ""]]
+    layout: Layout
+
+    def __call__(self, z: Float[Array, " dim"], row: PyTree) -> Float[Array, ""]:
+        return self.log_likelihood(row=row, **self.layout.constrain(z))
+
+
+def of_variables(
+    log_prior: Callable, log_likelihood: Callable, variables: Mapping[str, Any]
+) -> tuple[Unconstrained, LikelihoodOfVariables, Layout]:
+    """The same functions of a point of R^dim, the change of variables in the prior."""
+    layout = Layout(variables)
+    return Unconstrained(log_prior, layout), LikelihoodOfVariables(log_likelihood, layout), layout
+
+
+def density_from(
+    log_prior: Callable, log_likelihood: Callable, data: Any, dim: int, subsample: bool | None
+) -> RowDensity | StreamedDensity:
+    """The density of rows in memory or of a source, with every argument checked."""
+    for name, function in (("log_prior", log_prior), ("log_likelihood", log_likelihood)):
+        if not callable(function):
+            raise fail(name, "a function", function, "Pass a JAX function.")
+    if subsample is not None and not isinstance(subsample, bool):
+        raise fail("subsample", "True, False or None", subsample, "Leave it out to choose by the number of rows.")
+    source = _source_of(data)
+    width = _check_functions(log_prior, log_likelihood, source.row(), dim)
+    in_memory = isinstance(source, ArraySource) and not any(map(is_sliceable, jax.tree.leaves(source.arrays)))
+    chosen = _is_subsampled(source, dim, subsample)
+    if not in_memory and not chosen and _bytes(source) <= _LOADED_BYTES:
+        (whole,) = source.blocks(source.num_rows)
+        source, in_memory = ArraySource(whole), True
+    parts = log_prior, log_likelihood
+    if not in_memory:
+        return StreamedDensity(Stream(*parts, source, width, start=np.zeros(dim), subsample=chosen))
+    assert isinstance(source, ArraySource)
+    arrays = jax.tree.map(as_array, source.arrays)
+    if not chosen:
+        return RowDensity(*parts, arrays, None, width)
+    source = ArraySource(jax.tree.map(np.asarray, arrays))
+    return RowDensity(*parts, arrays, None, width, Stream(*parts, source, width, start=np.zeros(dim), subsample=True))
+
+
+def _is_subsampled(source: Source, dim: int, wanted: bool | None) -> bool:
+    """Whether fits take batches of rows: as wanted, or by their number. Rows on several devices are all evaluated."""
+    arrays = jax.tree.leaves(source.arrays) if isinstance(source, ArraySource) else []
+    spread = any(len(x.devices()) > 1 for x in arrays if isinstance(x, jax.Array))
+    if wanted and spread:
+        raise fail(
+            "subsample", "False or left out for rows on several devices", wanted, "They are all evaluated there."
+        )
+    return not spread and (is_large(source.num_rows, dim) if wanted is None else wanted)
+
+
+def is_large(num_rows: int, dim: int) -> bool:
+    """Whether a fit that evaluates all rows at every point would take more row evaluations than it may."""
+    return num_rows * (_START + _STEPS * default_draws(dim)) > _ROW_EVALUATIONS
+
+
+def _bytes(source: Source) -> int:
+    return source.num_rows * sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(source.row()))
+
+
+def _source_of(data: Any) -> Source:
+    if hasattr(data, "blocks") and hasattr(data, "take") and hasattr(data, "num_rows"):
+        return data
+    leaves, structure = jax.tree.flatten(data)
+    remedy = "Pass a pytree of arrays whose first axis is the rows, e.g. {'x': X, 'y': y}."
+    if not leaves:
+        raise fail("data", "a pytree of arrays", data, remedy)
+    arrays = [leaf if is_sliceable(leaf) or isinstance(leaf, jax.Array) else _as_numpy(leaf, remedy) for leaf in leaves]
+    lengths = {tuple(array.shape[:1]) for array in arrays}
+    if lengths == {()} or () in lengths:
+        raise fail("data", "arrays with a first axis, the rows", next(a for a in arrays if not a.shape), remedy)
+    if len(lengths) > 1:
+        raise fail("data", "arrays of one length", [list(array.shape) for array in arrays], remedy)
+    if (0,) in lengths:
+        raise fail("data", "at least one row", "none", remedy)
+    return ArraySource(jax.tree.unflatten(structure, arrays))
+
+
+def _as_numpy(leaf: Any, remedy: str) -> np.ndarray:
+    array = np.asarray(leaf)
+    if array.dtype.kind not in "fiub":
+        raise fail("data", "arrays of numbers", leaf, remedy)
+    return array
+
+
+def _check_functions(log_prior: Callable, log_likelihood: Callable, row: PyTree, dim: int) -> int:
+    """Both give one real number; returns the size of the largest array of one row at one point. Nothing is computed."""
+    point = jax.ShapeDtypeStruct((dim,), default_dtype())
+    row = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jax.dtypes.canonicalize_dtype(x.dtype)), row)
+    _trace("log_prior", f"a function ({dim},) -> scalar", log_prior, point)
+    remedy = f"a function (z ({dim},), row) -> scalar, where a row is {_shapes(row)}"
+    return largest_array(_trace("log_likelihood", remedy, log_likelihood, point, row))
+
+
+def _shapes(row: PyTree) -> str:
+    return describe(jax.tree.map(lambda x: f"{x.dtype}{list(x.shape)}", row))
+
+
+def _trace(argument: str, wanted: str, function: Callable, *arguments: Any) -> Any:
+    try:
+        jaxpr, out = jax.make_jaxpr(function, return_shape=True)(*arguments)
+    except Exception as error:
+        raise ValueError(
+            f"{argument} must be {wanted}, but it could not be traced: {error} Write it with jax.numpy, for one row."
+        ) from error
+    if getattr(out, "shape", None) != () or not jnp.issubdtype(out.dtype, jnp.floating):
+        received = f"{out.dtype}{list(out.shape)}" if hasattr(out, "shape") else type(out).__name__
+        raise ValueError(f"{argument} must be {wanted}, but it returned {received}. Sum over its entries.")
+    return jaxpr

@@ -1,0 +1,200 @@
+"""Where rows come from: arrays, anything that can be sliced (memory maps, HDF5, Zarr), Parquet files.
+
+A source gives its rows in blocks, one after the other, and a few of them by their numbers. Blocks are read by a thread
+of their own while the one before is computed with, so that memory is bounded by the block.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from bures.check import fail
+
+_BLOCK_BYTES = 2**24  # of a block, in the types of the source: two of them are held, one being read
+_MOST_ROWS = 2**17
+
+
+class Source(Protocol):
+    """Rows, as pytrees of NumPy arrays whose first axis is the rows."""
+
+    num_rows: int
+
+    def row(self) -> PyTree:
+        """The shape and dtype of each part of one row."""
+        ...
+
+    def blocks(self, size: int) -> Iterator[PyTree]:
+        """All rows, in order, `size` of them at a time; the last block may have fewer."""
+        ...
+
+    def take(self, numbers: np.ndarray) -> tuple[PyTree, int]:
+        """The rows of these numbers, which are sorted, and how many rows had to be read for them."""
+        ...
+
+
+class ArraySource:
+    """A pytree of arrays, or of anything with a shape, a dtype and slices: NumPy memory maps, HDF5, Zarr."""
+
+    def __init__(self, arrays: PyTree):
+        self.arrays = arrays
+        self.num_rows = jax.tree.leaves(arrays)[0].shape[0]
+
+    def row(self) -> PyTree:
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], np.dtype(x.dtype)), self.arrays)
+
+    def blocks(self, size: int) -> Iterator[PyTree]:
+        for start in range(0, self.num_rows, size):
+            stop = min(start + size, self.num_rows)
+            # A copy, not a view: pages of a file are touched here, in the thread that reads.
+            yield part_of(self.arrays, slice(start, stop), copy=True)
+
+    def take(self, numbers: np.ndarray) -> tuple[PyTree, int]:
+        if all(isinstance(x, np.ndarray) for x in jax.tree.leaves(self.arrays)):
+            return jax.tree.map(lambda x: np.asarray(x[numbers]), self.arrays), numbers.size
+        return take_from_blocks(self, numbers), self.num_rows
+
+
+class Parquet:
+    """Rows of Parquet files, for `Target.from_data` (needs the extra `bures[parquet]`).
+
+    **Arguments:**
+
+    - `paths`: a file, or several in order.
+    - `columns`: what a row is: a name for each part, with the column it comes from, or a list of columns that make up a
+        vector. By default every column is a part of its own name.
+
+    With `Parquet("trips.parquet", {"x": ["distance", "hour"], "y": "paid"})`, `row["x"]` is a vector of length two and
+    `row["y"]` a number. Columns hold numbers without nulls.
+    """
+
+    def __init__(self, paths: Any, columns: Mapping[str, str | Sequence[str]] | None = None):
+        parquet = _pyarrow()
+        several = [paths] if isinstance(paths, str | Path) else list(paths)
+        self._files = [parquet.ParquetFile(path) for path in several]
+        schema = self._files[0].schema_arrow
+        self.columns = {name: name for name in schema.names} if columns is None else dict(columns)
+        for name, wanted in self.columns.items():
+            for column in _listed(wanted):
+                if column not in schema.names:
+                    remedy = f"The file has {', '.join(schema.names[:10])}."
+                    raise fail(f"columns[{name!r}]", "columns of the file", column, remedy)
+        self._needed = sorted({column for wanted in self.columns.values() for column in _listed(wanted)})
+        self._types = {column: np.dtype(schema.field(column).type.to_pandas_dtype()) for column in self._needed}
+        if bad := [column for column, kind in self._types.items() if kind.kind not in "fiub"]:
+            raise fail("columns", "numbers", bad, "Encode text and dates as numbers first.")
+        self.num_rows = sum(file.metadata.num_rows for file in self._files)
+
+    def row(self) -> PyTree:
+        return {name: self._shape_of(wanted) for name, wanted in self.columns.items()}
+
+    def _shape_of(self, wanted: str | Sequence[str]) -> jax.ShapeDtypeStruct:
+        kind = np.result_type(*(self._types[column] for column in _listed(wanted)))
+        return jax.ShapeDtypeStruct(() if isinstance(wanted, str) else (len(wanted),), kind)
+
+    def blocks(self, size: int) -> Iterator[PyTree]:
+        return regrouped(self._batches(size), size)
+
+    def _batches(self, size: int) -> Iterator[PyTree]:
+        for file in self._files:
+            # One thread, and no more than one row group ahead: pyarrow would else hold several of them.
+            for batch in file.iter_batches(batch_size=size, columns=self._needed, use_threads=False):
+                yield self._rows_of(batch)
+
+    def _rows_of(self, batch: Any) -> PyTree:
+        rows = {}
+        for name, wanted in self.columns.items():
+            parts = [_numbers(batch, column) for column in _listed(wanted)]
+            shape = self._shape_of(wanted)
+            rows[name] = np.asarray(parts[0] if isinstance(wanted, str) else np.stack(parts, axis=1), shape.dtype)
+        return rows
+
+    def take(self, numbers: np.ndarray) -> tuple[PyTree, int]:
+        return take_from_blocks(self, numbers), self.num_rows
+
+
+def _pyarrow() -> Any:
+    from bures.frontends.common import import_extra
+
+    return import_extra("pyarrow.parquet", "parquet")
+
+
+def _listed(wanted: str | Sequence[str]) -> Sequence[str]:
+    return [wanted] if isinstance(wanted, str) else wanted
+
+
+def _numbers(batch: Any, column: str) -> np.ndarray:
+    found = batch.column(column)
+    if found.null_count:
+        raise fail(f"column {column!r}", "without nulls", f"{found.null_count} of them", "Drop or fill them first.")
+    return found.to_numpy(zero_copy_only=False)
+
+
+def regrouped(batches: Iterator[PyTree], size: int) -> Iterator[PyTree]:
+    """The same rows in blocks of one size, but for the last: batches of files end where their groups do."""
+    held: list[PyTree] = []
+    count = 0
+    for batch in batches:
+        held.append(batch)
+        count += jax.tree.leaves(batch)[0].shape[0]
+        while count >= size:
+            whole = joined(held)
+            yield part_of(whole, slice(size))
+            held, count = [part_of(whole, slice(size, None))], count - size
+    if count:
+        yield joined(held)
+
+
+def part_of(rows: PyTree, chosen: Any, *, copy: bool = False) -> PyTree:
+    """Some of the rows, by a slice or by numbers."""
+    return jax.tree.map(lambda x: np.array(x[chosen]) if copy else x[chosen], rows)
+
+
+def joined(blocks: Sequence[PyTree]) -> PyTree:
+    """Blocks of rows, one after the other."""
+    return blocks[0] if len(blocks) == 1 else jax.tree.map(lambda *parts: np.concatenate(parts), *blocks)
+
+
+def padded(rows: PyTree, size: int) -> PyTree:
+    """The last row again and again, up to `size` rows."""
+    return jax.tree.map(lambda x: np.concatenate([x, np.repeat(x[-1:], size - len(x), axis=0)]), rows)
+
+
+def block_rows(source: Source) -> int:
+    """Rows of a block: as many as its bytes allow."""
+    row = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(source.row()))
+    return max(1, min(source.num_rows, _MOST_ROWS, _BLOCK_BYTES // max(row, 1)))
+
+
+def read_ahead(blocks: Iterator[PyTree]) -> Iterator[PyTree]:
+    """The same blocks, the next one read by another thread while one is being used."""
+    nothing = object()
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="bures-rows") as pool:
+        coming = pool.submit(next, blocks, nothing)
+        while (block := coming.result()) is not nothing:
+            coming = pool.submit(next, blocks, nothing)
+            yield block
+
+
+def take_from_blocks(source: Source, numbers: np.ndarray) -> PyTree:
+    """The rows of sorted numbers, from one pass over all rows."""
+    size, found, start = block_rows(source), [], 0
+    for block in read_ahead(source.blocks(size)):
+        end = start + jax.tree.leaves(block)[0].shape[0]
+        inside = numbers[np.searchsorted(numbers, start) : np.searchsorted(numbers, end)] - start
+        found.append(part_of(block, inside))
+        start = end
+    return joined(found)
+
+
+def is_sliceable(leaf: Any) -> bool:
+    """Whether rows of it can be read by slices, without holding all of them: memory maps, HDF5, Zarr."""
+    if isinstance(leaf, np.memmap):
+        return True
+    known = isinstance(leaf, np.ndarray | np.generic | jax.Array | list | tuple | int | float)
+    return not known and all(hasattr(leaf, name) for name in ("shape", "dtype", "__getitem__"))
