@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 import bures
 from bures.budget import Budget, BudgetSpent
@@ -160,10 +161,30 @@ def test_balanced_choice_keeps_moments_and_weights():
     weights = np.exp(z[:, 0])  # of N(1, 1) in the first coordinate
     chosen = z[choose_balanced(rng, z, weights, 1000)]
     mean = weights @ z / np.sum(weights)
-    np.testing.assert_allclose(chosen.mean(axis=0), mean, atol=0.01)  # 0.03 by independent choices
+    np.testing.assert_allclose(chosen.mean(axis=0), mean, atol=0.03)  # a standard error of each, not twice it of some
     # What is not balanced is as by the weights: the share beyond two of the weighted draws.
     expected = np.sum(weights * (z[:, 0] > 2)) / np.sum(weights)
     assert np.mean(chosen[:, 0] > 2) == pytest.approx(expected, abs=4 * math.sqrt(expected / 1000))
+
+
+def test_balanced_choice_bends_no_marginal():
+    # Two modes, where a choice that balances draw by draw takes the outer parts of both for the sake of the mean.
+    rng = np.random.default_rng(1)
+    z = np.where(rng.uniform(size=(20_000, 1)) < 0.03, -50, 0) + rng.standard_normal((20_000, 1))
+    chosen = z[choose_balanced(rng, z, np.ones(20_000), 2000)]
+    assert stats.ks_2samp(chosen[:, 0], z[:, 0]).pvalue > 0.001
+    assert stats.kstest(chosen[chosen > -20], "norm").pvalue > 0.001
+
+
+def test_draws_have_the_shape_of_the_target():
+    def two_modes(z):
+        return jnp.logaddexp(jnp.log(0.03) - (z[0] + 50) ** 2 / 2, jnp.log(0.97) - z[0] ** 2 / 2)
+
+    tree = bures.sample(two_modes, dim=1, key=jax.random.key(2), num_draws=1000)
+    assert tree.attrs["trustworthy"]
+    draws = np.ravel(next(iter(tree["posterior"].data_vars.values())).values)
+    assert np.mean(draws < -25) == pytest.approx(0.03, abs=4 * math.sqrt(0.03 / 1000))
+    assert stats.kstest(draws[draws > -25], "norm").pvalue > 0.001
 
 
 def test_a_mode_that_draws_leave_out_is_found():

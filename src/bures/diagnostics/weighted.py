@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Int, Key
 
 from bures.arrays import to_host
 from bures.check import check_key, check_positive_integer, fail
@@ -117,22 +117,30 @@ class WeightedDraws(NamedTuple):
     def choose(self, key: Key[Array, ""], n: int) -> np.ndarray:
         """Indices of `n` draws, chosen by their Pareto-smoothed weights.
 
-        Systematic resampling (one uniform for all of them: the least variance in the counts), then shuffled.
+        By systematic resampling, then shuffled.
         """
         log_weights = self.smoothed()
         if not np.isfinite(np.max(log_weights)):
             raise ValueError("None of the draws has a positive, finite density: the approximation misses the target.")
-        shares = np.cumsum(np.exp(log_weights - np.max(log_weights)))
         rng = host_generator(key)
-        ticks = (np.arange(n) + rng.uniform()) / n
-        chosen = np.minimum(np.searchsorted(shares / shares[-1], ticks), log_weights.size - 1)
-        return rng.permutation(chosen)
+        return rng.permutation(systematic(rng, np.exp(log_weights - np.max(log_weights)), n))
 
     def joined(self, more: "WeightedDraws") -> "WeightedDraws":
         """These draws and more."""
         z = np.concatenate([np.asarray(self.z), np.asarray(more.z)])
         log_p, log_q = (np.concatenate(pair) for pair in zip(self[1:3], more[1:3], strict=True))
         return WeightedDraws(z, log_p, log_q, max(self.resolution, more.resolution))
+
+
+def systematic(rng: np.random.Generator, weights: Float[np.ndarray, " n"], count: int) -> Int[np.ndarray, " count"]:
+    """Indices by weights, with one uniform for all of them: the least variance in how often each is there.
+
+    >>> systematic(np.random.default_rng(0), np.array([1.0, 0.0, 3.0]), 4).tolist()
+    [0, 2, 2, 2]
+    """
+    shares = np.cumsum(weights)
+    ticks = (np.arange(count) + rng.uniform()) / count
+    return np.minimum(np.searchsorted(shares / shares[-1], ticks), weights.size - 1)
 
 
 def points_of(
