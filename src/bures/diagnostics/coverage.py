@@ -23,7 +23,7 @@ from bures.survey import surprising_places, survey, unknown_places
 _LEAST_SHARE = 0.01  # of the mass that is worth a word
 _SEEN = 200  # among n draws, one that weighs up to n / 200 times the mean has company
 _FEW = 10  # draws that are needed to see a mode
-_WIDTHS = (3.0, 10.0, 30.0, 100.0)
+WIDTHS = (3.0, 10.0, 30.0, 100.0)  # of views of an approximation, times its own
 _DRAWS = 32  # of each width
 _WIDE_DIM = 50  # beyond this dimension wide draws see nothing
 _HEAVY, _LEAST_MASS, _CLIMBS = math.log(20), math.log(0.002), 4  # draws of q and of wide views to climb from
@@ -75,8 +75,8 @@ def search_again(
     before = evaluator.count
     modes, budget = tuple(modes), Budget(evaluator, LATER_EVALUATIONS)
     q, parts = _gaussian_and_parts(approximation)
-    widths = _WIDTHS[:1] if uneven else _WIDTHS if q.dim <= _WIDE_DIM else ()
-    reach = _WIDTHS[0] if uneven else _WIDTHS[-1]
+    widths = WIDTHS[:1] if uneven else WIDTHS if q.dim <= _WIDE_DIM else ()
+    reach = WIDTHS[0] if uneven else WIDTHS[-1]
     evidence = log_evidence(draws.log_weights)[0]
     with np.errstate(all="ignore"):
         views = tuple(look(rng, budget, [(q, width, _DRAWS) for width in widths]))

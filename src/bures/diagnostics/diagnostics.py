@@ -25,6 +25,7 @@ _WORKS, _MAY_WORK = (0.04, 0.08, 1000), (0.05, 0.1, 500)
 _HEAVIEST = 1.2  # k̂ of a close fit whose far tails alone are lighter than the target's
 _LARGEST = 0.005  # share of the heaviest draw in the weight of all
 _LEAST_DRAWS = 25  # for k̂, which needs a tail to look at
+_LED = 50  # effective draws, by weights as they are, below which a few lead: one has a share of a seventh or more
 _ROUNDED = 0.05  # nats of rounding in log p that matter
 
 
@@ -120,24 +121,32 @@ class Diagnostics:
 
     def _verdict_of_weights(self) -> Verdict:
         """By the weights of q's own draws alone, which see no other mode."""
-        if self.is_light:
+        if self.is_light and not self.is_led_by_few:
             return Verdict.CLOSE if self.ness >= _CLOSE else Verdict.USABLE
         if self.rounding > _ROUNDED:
             return Verdict.ROUNDED
         if self.ness >= _CLOSE and self.correction.works:
             heavy = self.khat - 2 * self.khat_error > _HEAVIEST and not self.correction.is_even
             return Verdict.HEAVY_TAILS if heavy else Verdict.CLOSE
-        if self.correction.is_even:
+        if self.correction.is_even and not self.is_led_by_few:
             return Verdict.USABLE
         if not self.correction.may_work or self.khat - 2 * self.khat_error > 1:
             return Verdict.UNTRUSTED
-        sure = self.correction.works and self.khat + 2 * self.khat_error < 1
+        sure = self.correction.works and self.khat + 2 * self.khat_error < 1 and not self.is_led_by_few
         return Verdict.USABLE if sure else Verdict.UNDECIDED
 
     @property
     def is_light(self) -> bool:
         """Whether the tail of the weights is surely light enough to correct anything."""
         return self.khat + 2 * self.khat_error < self.khat_threshold
+
+    @property
+    def is_led_by_few(self) -> bool:
+        """Whether a few draws weigh as much as all others: they say that there is more of their kind.
+
+        k̂ and smoothed weights hardly see a single one.
+        """
+        return self.num_samples * self.ness < _LED
 
     @property
     def message(self) -> str:

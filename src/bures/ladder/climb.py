@@ -18,11 +18,12 @@ from bures.family import FullRank
 from bures.fitting import Fit
 from bures.fitting.defaults import default_estimator, default_family, default_objective
 from bures.fitting.driver import fit_briefly
-from bures.fitting.refining import SEARCHED, next_rung, refine
+from bures.fitting.refining import evaluations_of_search, next_rung, refine
 from bures.ladder.modes import Searched, search_around
 from bures.ladder.nuts import NutsRun, run_nuts
 from bures.ladder.result import Rung
 from bures.ladder.rungs import (
+    EVEN,
     base_of,
     key_of,
     pool_of,
@@ -46,7 +47,6 @@ _LEAST_STEPS = 10
 _START_AND_JUDGEMENT = 8_000  # evaluations that are kept from a small budget for them
 _MOST_REFINED = 4  # rungs between the Gaussian and SMC
 _CENTRED_STEPS = 20  # of the fit in learned coordinates
-_EVEN = 0.6  # nESS
 _MIXED_DIM = 30  # beyond which components gain little for what they cost
 _SMC_LIMIT = 60_000  # evaluations of tempered SMC: NUTS takes over where they do not do
 _NUTS_LIMIT = 1_000_000
@@ -162,7 +162,7 @@ class _Climb:
             self.best = rung_unjudged(name, fit, self.part(_CHOICE), self.num_draws)
             if fit.outcome is Outcome.INTERRUPTED:
                 raise KeyboardInterrupt
-            fit.judge_with(evaluator, SEARCHED)
+            fit.judge_with(evaluator, evaluations_of_search(target.dim))
         self.reach_fit(name, fit)
         return fit
 
@@ -276,7 +276,7 @@ class _Climb:
 
         Weights make no draws where an approximation has none: what uneven ones miss of far tails they do not show.
         """
-        return fit.diagnostics.ness >= _EVEN or next_rung_of(fit) is None
+        return fit.diagnostics.ness >= EVEN or next_rung_of(fit) is None
 
     def passed(self) -> bool:
         return self.best is not None and self.best.trustworthy

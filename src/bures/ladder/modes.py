@@ -11,7 +11,7 @@ from bures.diagnostics.coverage import search_again
 from bures.diagnostics.weighted import WeightedDraws, log_evidence
 from bures.engine import Evaluator
 from bures.family import Gaussian
-from bures.start import Mode
+from bures.modes import Mode, View
 from bures.threads import one_blas_thread
 
 _DRAWS = 400  # of the Gaussian with the draws' moments, to search from
@@ -46,8 +46,11 @@ def search_around(
         assert scores is not None
         evidence = log_evidence(draws.log_weights)[0] if evidence is None else evidence
         uneven = evaluator.target.uneven
-        found, _, reach = search_again(rng, around, evaluator, modes, scale, draws=draws, scores=scores, uneven=uneven)
+        found, views, reach = search_again(
+            rng, around, evaluator, modes, scale, draws=draws, scores=scores, uneven=uneven
+        )
         missed = sum(_unreached(mode, z, evidence) for mode in found)
+        missed = max(missed, *(_further_out(view, around, z, evidence) for view in views), 0.0)
     return Searched(missed / (1 + missed), found, reach)
 
 
@@ -58,6 +61,16 @@ def _unreached(mode: Mode, z: Float[np.ndarray, "n dim"], evidence: float) -> fl
         return 0.0
     near = np.linalg.norm(mode.gaussian.whiten(z), axis=1) < math.sqrt(z.shape[1]) + 3
     return mass if np.mean(near) < min(mass, 1.0) / _SEEN else 0.0
+
+
+def _further_out(view: View, around: Gaussian, z: Float[np.ndarray, "n dim"], evidence: float) -> float:
+    """The mass further out than all draws, in terms of the evidence, if more than two or three of a view see it."""
+    furthest = np.max(np.linalg.norm(around.whiten(z), axis=1))
+    beyond = np.linalg.norm(around.whiten(view.z), axis=1) > furthest
+    masses = np.where(beyond, np.exp(np.minimum(view.log_weights - evidence, 50.0)), 0.0) / beyond.size
+    mass = float(np.sum(masses))
+    is_seen = mass > 2 * _LEAST_SHARE and float(np.sum(masses**2)) < mass**2 / 4
+    return mass if is_seen else 0.0
 
 
 def _moment_gaussian(z: Float[np.ndarray, "n dim"]) -> Gaussian:
