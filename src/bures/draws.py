@@ -29,7 +29,11 @@ def host_generator(key: Key[Array, ""], number: int = 0) -> np.random.Generator:
 
 def host_seed(key: Key[Array, ""]) -> int:
     """A number for each key, to seed NumPy's generators by."""
-    words = np.ravel(jax.random.key_data(key))
+    return seed_of_words(np.ravel(jax.random.key_data(key)))
+
+
+def seed_of_words(words: np.ndarray) -> int:
+    """The same from the words of a key."""
     return int(np.random.SeedSequence(words.tolist()).generate_state(1, np.uint64)[0])
 
 

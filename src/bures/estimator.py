@@ -373,7 +373,7 @@ def _blocked(
         quick = _blocked_quickly(objective, log_weights, permutations, second_order)
         if quick is not None:
             return quick
-    there, back, _ = _blockings(*log_weights.shape, permutations)
+    there, back, _ = blockings(*log_weights.shape, permutations)
     blocked = xp.moveaxis(log_weights.reshape(-1)[there], 0, -1)
     _, A, B = objective.coefficients(blocked)
     bound = objective.bound(blocked)
@@ -396,7 +396,7 @@ def _blocked_quickly(
     top = log_weights.max()
     if not (of_bound > _LEAST_POWER and np.isfinite(top)):
         return None
-    there, _, tuples = _blockings(*log_weights.shape, permutations)
+    there, _, tuples = blockings(*log_weights.shape, permutations)
     centred = log_weights - top
     weights = np.exp(power * centred)
     sums = weights.take(there).sum(axis=0)
@@ -416,7 +416,7 @@ def _blocked_quickly(
 
 
 @functools.lru_cache(maxsize=64)
-def _blockings(M: int, K: int, permutations: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def blockings(M: int, K: int, permutations: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Where each draw of each blocking, (K, permutations, M), comes from in the flattened draws; for each draw where
     it is in each flattened blocking, (permutations, M, K); and the number of its tuple there, likewise.
 

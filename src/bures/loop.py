@@ -26,7 +26,7 @@ from bures.threads import one_blas_thread
 
 # The smallest eigenvalue is watched at every step up to this dimension, and every hundredth step beyond it.
 _WATCHED_DIM = 128
-_PATIENCE = 3  # steps in a row with a small gap that count as settled
+PATIENCE = 3  # steps in a row with a small gap that count as settled
 
 
 class Method(Module):
@@ -233,7 +233,7 @@ class LoopState(NamedTuple):
     @property
     def settled(self) -> Bool[AnyArray, ""]:
         """Whether the gap has stayed below the tolerance long enough to stop."""
-        return self.calm >= _PATIENCE
+        return self.calm >= PATIENCE
 
     @property
     def is_on_host(self) -> bool:

@@ -60,7 +60,7 @@ class AbstractObjective(Module):
 
     def coefficients(self, log_weights: Float[AnyArray, "*m K"]) -> Coefficients:
         """g, A and B of each draw of each tuple."""
-        return _coefficients(self.gradient_power(log_weights), log_weights)
+        return coefficients_of_power(self.gradient_power(log_weights), log_weights)
 
     def gradient_power(self, log_weights: Float[AnyArray, "*m K"]) -> Float[AnyArray, ""]:
         """The power 1 − α whose coefficients the gradient takes: that of the bound, but for `Tempered`."""
@@ -167,8 +167,8 @@ class Tempered(AbstractObjective):
         return power * (lowest / power) ** self.strength
 
 
-def _coefficients(power: Float[AnyArray, ""], log_weights: Float[AnyArray, "*m K"]) -> Coefficients:
-    """g, A and B for a given power 1 − α."""
+def coefficients_of_power(power: Float[AnyArray, "..."], log_weights: Float[AnyArray, "*m K"]) -> Coefficients:
+    """g, A and B for a given power 1 − α, or one for each of several fits."""
     g = softmax(power * log_weights)
     A = (1 - power) * g + power * g**2
     B = power * g * (1 - g) * ((1 - power) + 2 * power * g)

@@ -56,8 +56,8 @@ CUT_SHORT = (Outcome.INTERRUPTED, Outcome.TIME_LIMIT, Outcome.EVALUATION_LIMIT) 
 
 _BATCHES = 5  # in each quarter, for a standard error that knows of autocorrelation
 _SHORTEST = 200  # steps before which nothing is called converged
-_FALL = 1e3  # relative fall of the bound that is called divergence
-_FALL_STEPS = 10
+FALL = 1e3  # relative fall of the bound that is called divergence
+FALL_STEPS = 10
 
 
 def bound_gain(bounds: Any) -> tuple[float, float]:
@@ -81,7 +81,7 @@ def has_converged(bounds: Any, tolerance: float) -> bool:
 
 def has_diverged(bounds: Any) -> bool:
     """Whether the last bounds are all far below the best."""
-    if bounds.size <= _FALL_STEPS:
+    if bounds.size <= FALL_STEPS:
         return False
     best = float(np.max(bounds))
-    return float(np.max(bounds[-_FALL_STEPS:])) < best - _FALL * (1 + abs(best))
+    return float(np.max(bounds[-FALL_STEPS:])) < best - FALL * (1 + abs(best))

@@ -21,7 +21,8 @@ from bures.start import LATER_EVALUATIONS, Mode, View, distinct, look
 from bures.survey import surprising_places, survey, unknown_places
 
 _LEAST_SHARE = 0.01  # of the mass that is worth a word
-_SEEN = 200  # among n draws, one that weighs up to n / 200 times the mean has company
+LEAST_OUTSIDE = 2 * _LEAST_SHARE  # the same further out than q reaches
+SEEN = 200  # among n draws, one that weighs up to n / 200 times the mean has company
 _FEW = 10  # draws that are needed to see a mode
 WIDTHS = (3.0, 10.0, 30.0, 100.0)  # of views of an approximation, times its own
 _DRAWS = 32  # of each width
@@ -178,14 +179,14 @@ def find_missed(
         return Coverage(reach=reach)
     with np.errstate(all="ignore"):
         masses = [_unseen(q, log_evidence, num_samples, mode.view, 0.0) for mode in modes]
-        heavy = num_samples / _SEEN
+        heavy = num_samples / SEEN
         outside = max((_unseen(q, log_evidence, num_samples, view, heavy) for view in views), default=0.0)
     total = 1 + sum(masses)
     shares = [(mode, mass / total) for mode, mass in zip(modes, masses, strict=True) if mass / total > _LEAST_SHARE]
     missed = [Missed(mode.gaussian.mean, share, _is_apart(q, mode.gaussian.mean)) for mode, share in shares]
     missed.sort(key=lambda each: -each.share)
     outside = outside / (1 + outside)
-    return Coverage(tuple(missed), outside if outside > 2 * _LEAST_SHARE else 0.0, reach)
+    return Coverage(tuple(missed), outside if outside > LEAST_OUTSIDE else 0.0, reach)
 
 
 def _is_apart(q: AbstractApproximation, point: np.ndarray) -> bool:

@@ -19,7 +19,7 @@ from bures.objective import IWELBO
 from bures.target import Target
 
 _CLOSE = 0.9  # nESS from which plain draws are as good as corrected ones
-_SPLITS = 10  # of the draws, to measure how well their weighted moments are known
+SPLITS = 10  # of the draws, to measure how well their weighted moments are known
 # Of a correction that works, and of one that may: errors of means in sd, of sds in shares, and effective draws.
 _WORKS, _MAY_WORK = (0.04, 0.08, 1000), (0.05, 0.1, 500)
 _HEAVIEST = 1.2  # k̂ of a close fit whose far tails alone are lighter than the target's
@@ -308,17 +308,17 @@ def _unjudged(size: int, K: int, run: dict[str, Any]) -> Diagnostics:
 def measure_correction(z: np.ndarray | Points, log_weights: np.ndarray) -> Correction:
     """How well the weighted moments are known, by their spread over splits of the draws."""
     nothing = Correction(math.inf, math.inf, 0.0, math.inf, 1.0)
-    size = log_weights.size // _SPLITS * _SPLITS
+    size = log_weights.size // SPLITS * SPLITS
     if not np.isfinite(np.max(log_weights)) or size == 0:
         return nothing
     weights = relative_weights(np.where(np.isnan(log_weights), -np.inf, log_weights))
     plain, *sums = _sums_by_split(z, weights, size)
-    mean, deviation = _moments(*(part.sum(axis=0) for part in sums))
+    mean, deviation = weighted_moments(*(part.sum(axis=0) for part in sums))
     if not np.all(deviation > 0):
         return nothing
-    moments = np.array([_moments(*part) for part in zip(*(part[:_SPLITS] for part in sums), strict=True)])
+    moments = np.array([weighted_moments(*part) for part in zip(*(part[:SPLITS] for part in sums), strict=True)])
     with np.errstate(all="ignore"):
-        errors = np.std(moments, axis=0, ddof=1) / (deviation * math.sqrt(_SPLITS))
+        errors = np.std(moments, axis=0, ddof=1) / (deviation * math.sqrt(SPLITS))
     errors = np.where(np.isfinite(errors), errors, math.inf)
     effective = float(np.sum(weights) ** 2 / np.sum(weights**2))
     shift = float(np.max(np.abs(mean - plain / weights.size) / deviation))
@@ -333,9 +333,9 @@ def _sums_by_split(
 
     All of z about a centre.
     """
-    dim, split = z.shape[1], size // _SPLITS
+    dim, split = z.shape[1], size // SPLITS
     plain = np.zeros(dim)
-    sums = np.zeros(_SPLITS + 1), np.zeros((_SPLITS + 1, dim)), np.zeros((_SPLITS + 1, dim))
+    sums = np.zeros(SPLITS + 1), np.zeros((SPLITS + 1, dim)), np.zeros((SPLITS + 1, dim))
     held = isinstance(z, np.ndarray)
     centre = np.mean(z, axis=0, dtype=np.float64) if held else np.asarray(z.q.mean, np.float64)
     for here, block in [(slice(0, len(z)), z)] if held else z.blocks():
@@ -345,14 +345,14 @@ def _sums_by_split(
         if here.start < size < here.stop:
             edges.insert(-1, size)
         for low, high in itertools.pairwise(edges):
-            i, part, w = min(low // split, _SPLITS), centred[low - here.start : high - here.start], weights[low:high]
+            i, part, w = min(low // split, SPLITS), centred[low - here.start : high - here.start], weights[low:high]
             sums[0][i] += np.sum(w)
             sums[1][i] += w @ part
             sums[2][i] += w @ part**2
     return plain, *sums
 
 
-def _moments(total: Any, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def weighted_moments(total: Any, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Weighted means and standard deviations from sums of w, w z and w z²."""
     total = np.maximum(total, 1e-300)
     mean = first / total

@@ -8,8 +8,9 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Float
 
-_ROUNDING = 32  # roundings of log p that a sum over rows adds up to
+ROUNDING = 32  # roundings of log p that a sum over rows adds up to
 
 
 class Tail(NamedTuple):
@@ -24,7 +25,17 @@ class Tail(NamedTuple):
     @property
     def error(self) -> float:
         """The standard error of k, by the information of the distribution; 0 where there is nothing to fit."""
-        return (1 + max(self.k, -0.5)) / math.sqrt(self.order.size) if self.order.size else 0.0
+        return float(khat_error(self.k, self.order.size)) if self.order.size else 0.0
+
+
+def khat_error(k: Any, length: int) -> Any:
+    """The standard error of a k̂ from so many weights."""
+    return (1 + np.maximum(k, -0.5)) / math.sqrt(length)
+
+
+def tail_length(num_samples: int) -> int:
+    """How many of the largest weights make the tail."""
+    return int(min(num_samples / 5, 3 * math.sqrt(num_samples)))
 
 
 def khat_threshold(num_samples: int) -> float:
@@ -47,7 +58,7 @@ def rounding(values: Any, dtype: Any = None) -> float:
     finite = values[np.isfinite(values)]
     dtype = values.dtype if dtype is None else np.dtype(dtype)
     eps = float(np.finfo(dtype if np.issubdtype(dtype, np.floating) else np.float64).eps)
-    return _ROUNDING * eps * (float(np.max(np.abs(finite))) if finite.size else 0.0)
+    return ROUNDING * eps * (float(np.max(np.abs(finite))) if finite.size else 0.0)
 
 
 def fit_tail(log_weights: Any, resolution: float | None = None) -> Tail:
@@ -59,7 +70,7 @@ def fit_tail(log_weights: Any, resolution: float | None = None) -> Tail:
     top = float(np.max(log_weights))
     relative = log_weights - top
     size = log_weights.size
-    length = int(min(size / 5, 3 * math.sqrt(size)))
+    length = tail_length(size)
     order = np.argsort(relative)[size - length - 1 :]
     cutoff, order = float(relative[order[0]]), order[1:]
     if length < 5 or cutoff < -700:
@@ -67,7 +78,8 @@ def fit_tail(log_weights: Any, resolution: float | None = None) -> Tail:
     if -cutoff <= max(resolution, 1e-9):
         return Tail(-math.inf)
     exceedances = np.exp(relative[order]) - math.exp(cutoff)
-    return Tail(*_fit_pareto(exceedances), order, cutoff, top)
+    k, sigma = fit_pareto(exceedances)
+    return Tail(float(k), float(sigma), order, cutoff, top)
 
 
 def smooth_log_weights(log_weights: Any, tail: Tail | None = None) -> np.ndarray:
@@ -76,25 +88,34 @@ def smooth_log_weights(log_weights: Any, tail: Tail | None = None) -> np.ndarray
     log_weights = np.asarray(log_weights, np.float64)
     if not tail.order.size:
         return log_weights
-    k, size = tail.k, tail.order.size
-    ranks = (np.arange(size) + 0.5) / size
-    with np.errstate(over="ignore"):  # what overflows is bounded below
-        quantiles = -tail.sigma * (np.log1p(-ranks) if abs(k) < 1e-12 else -np.expm1(-k * np.log1p(-ranks)) / k)
     smoothed = log_weights.copy()
-    smoothed[tail.order] = np.minimum(np.log(quantiles + math.exp(tail.cutoff)), 0) + tail.top
+    smoothed[tail.order] = expected_log_weights(tail.k, tail.sigma, tail.cutoff, tail.order.size) + tail.top
     return smoothed
 
 
-def _fit_pareto(x: np.ndarray) -> tuple[float, float]:
+def expected_log_weights(k: Any, sigma: Any, cutoff: Any, size: int) -> Float[np.ndarray, "*fits size"]:
+    """The expected order statistics of a tail, on the log scale relative to the largest weight.
+
+    The parameters may be arrays, of one tail for each of several fits.
+    """
+    k, sigma, cutoff = (np.asarray(number, np.float64)[..., None] for number in (k, sigma, cutoff))
+    logs = np.log1p(-(np.arange(size) + 0.5) / size)
+    small = np.abs(k) < 1e-12
+    with np.errstate(over="ignore"):  # what overflows is bounded below
+        quantiles = -sigma * np.where(small, logs, -np.expm1(-k * logs) / np.where(small, 1, k))
+    return np.minimum(np.log(quantiles + np.exp(cutoff)), 0)
+
+
+def fit_pareto(x: Float[np.ndarray, "*fits n"]) -> tuple[Float[np.ndarray, "*fits"], Float[np.ndarray, "*fits"]]:
     """Shape and scale of a generalised Pareto for sorted exceedances (Zhang and Stephens, 2009, with a weak prior)."""
-    n = x.size
+    n = x.shape[-1]
     grid_size = 30 + int(math.sqrt(n))
-    quartile = x[int(n / 4 + 0.5) - 1]
+    quartile = x[..., [int(n / 4 + 0.5) - 1]]
     spread = np.sqrt(grid_size / (np.arange(1, grid_size + 1) - 0.5))
-    theta = 1 / x[-1] + (1 - spread) / (3 * max(quartile, np.finfo(float).tiny))
-    shape = np.mean(np.log1p(-theta[:, None] * x), axis=1)
+    theta = 1 / x[..., [-1]] + (1 - spread) / (3 * np.maximum(quartile, np.finfo(float).tiny))
+    shape = np.mean(np.log1p(-theta[..., :, None] * x[..., None, :]), axis=-1)
     profile = n * (np.log(-theta / shape) - shape - 1)
-    weights = np.exp(profile - np.max(profile))
-    estimate = np.sum(theta * weights) / np.sum(weights)
-    k = float(np.mean(np.log1p(-estimate * x)))
-    return (n * k + 5) / (n + 10), -k / float(estimate)
+    weights = np.exp(profile - np.max(profile, axis=-1, keepdims=True))
+    estimate = np.sum(theta * weights, axis=-1) / np.sum(weights, axis=-1)
+    k = np.mean(np.log1p(-estimate[..., None] * x), axis=-1)
+    return (n * k + 5) / (n + 10), -k / estimate

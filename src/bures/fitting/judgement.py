@@ -23,7 +23,7 @@ from bures.threads import one_blas_thread
 _POOLS = (4_000, 10_000, 40_000)  # draws; more are taken only while they leave the verdict undecided
 _SLOW_POOL = 2_000  # the first, of a target that is slow to evaluate
 _HOPELESS = 0.01  # share of effective draws below which more of them do not help
-_JUDGED, _SEARCHED = 2**32 - 2, 2**32 - 3  # with the key, for the draws and the search: no step has these numbers
+JUDGED, _SEARCHED = 2**32 - 2, 2**32 - 3  # with the key, for the draws and the search: no step has these numbers
 _SEARCHED_DIM = 250  # dimensions up to which other modes are searched for where q has no d × d factor
 _NO_TRUST = (Verdict.UNTRUSTED, Verdict.DEGENERATE, Verdict.ROUNDED, Verdict.UNJUDGED)  # none that a search could shake
 
@@ -41,7 +41,7 @@ class Judgement:
 
     def draws(self, key: Key[Array, ""], q: AbstractApproximation) -> WeightedDraws:
         """The pool; its points are those that the key gives, so they need not be kept."""
-        z = points_of(lambda: host_generator(key, _JUDGED), q, self.log_p.size)
+        z = points_of(lambda: host_generator(key, JUDGED), q, self.log_p.size)
         return WeightedDraws(z, self.log_p, self.log_q, self.diagnostics.rounding)
 
     def coverage(self, q: AbstractApproximation, draws: WeightedDraws) -> Coverage:
@@ -98,7 +98,7 @@ def _judge(
         return dataclasses.replace(found, coverage=coverage)
 
     def generator() -> np.random.Generator:
-        return host_generator(key, _JUDGED)
+        return host_generator(key, JUDGED)
 
     pools = (_SLOW_POOL, *_POOLS) if target.width > SLOW else _POOLS
     if partly:
@@ -108,7 +108,7 @@ def _judge(
     found = diagnosed(draws)
     try:
         for size in pools[1:]:
-            if _is_decided(found) or draws.log_p.size < pools[0]:
+            if is_decided(found) or draws.log_p.size < pools[0]:
                 break
             draws, _ = WeightedDraws.pool(generator, q, evaluator, size, draws)
             found = diagnosed(draws)
@@ -183,7 +183,7 @@ def restore(
 ) -> Judgement:
     """A judgement from what was kept of it: log p, log q and its rounding, and what the search saw."""
     log_p, log_q, resolution = kept
-    z = points_of(lambda: host_generator(key, _JUDGED), q, log_p.size)
+    z = points_of(lambda: host_generator(key, JUDGED), q, log_p.size)
     draws = WeightedDraws(z, log_p, log_q, resolution)
     evidence = log_evidence(draws.log_weights)[0]
     coverage = find_missed(in_double(q), evidence, log_p.size, modes, views, reach)
@@ -191,7 +191,7 @@ def restore(
     return Judgement(found, log_p, log_q, modes, views, evaluations)
 
 
-def _is_decided(found: Diagnostics) -> bool:
+def is_decided(found: Diagnostics) -> bool:
     """Whether more draws would not change the verdict."""
     if found.is_light or found.verdict in (Verdict.SEVERAL_MODES, Verdict.DEGENERATE, Verdict.CLOSE):
         return True

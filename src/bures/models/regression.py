@@ -191,7 +191,7 @@ def logistic_regression(X: Any, y: Any, prior_variance: float = 10.0, *, names: 
         raise fail("y", f"{X.shape[0]} labels, one per row of X", y, "Check the shapes of X and y.")
     on_host = not is_traced(X, y) and len(X.devices() | y.devices()) == 1  # then nothing is compiled here
     labels = np.asarray(y) if on_host else y
-    if not bool(((labels == 0) | (labels == 1)).all()):
+    if not is_traced(y) and not bool(((labels == 0) | (labels == 1)).all()):
         raise fail("y", "zeros and ones", y, "Encode the two classes as 0 and 1.")
     variance = check_real("prior_variance", prior_variance, 0, 1e300, "For example 10.0.", open_low=True)
     precision = default_dtype()  # it may be higher than that of the data

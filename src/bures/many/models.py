@@ -1,0 +1,116 @@
+"""One model and many data sets: a log density for each, and what all of them share."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bures.check import check_positive_integer, default_dtype, fail
+from bures.engine import MANY
+from bures.target import Target
+from bures.target.blocks import largest_array
+
+_FORMS = "Pass log_density(z, data) with dim=..., or a function of the data that returns a bures.Target."
+
+
+class _OfData(eqx.Module):
+    """The log density of one data set, which is traced: all of them share one compilation."""
+
+    log_density: Callable = eqx.field(static=True)
+    data: Any
+
+    def __call__(self, z: Any) -> Any:
+        return self.log_density(z, self.data)
+
+
+class Form(NamedTuple):
+    """What all data sets share: compared by the identity of the model, so that calls share compiled programs."""
+
+    model: Callable
+    dim: int | None
+
+    def values(self, data: Any, z: jax.Array) -> jax.Array:
+        """log p of one data set at many points; to be traced."""
+        if self.dim is None:
+            return self.model(data).value(z)
+        return jax.vmap(lambda point: self.model(point, data))(z).astype(z.dtype)
+
+    def values_and_scores(self, data: Any, z: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """log p and ∇log p of one data set at many points; to be traced."""
+        if self.dim is None:
+            return self.model(data).value_and_score(z)
+        values, scores = jax.vmap(jax.value_and_grad(lambda point: self.model(point, data)))(z)
+        return values.astype(z.dtype), scores.astype(z.dtype)
+
+
+class Models:
+    """A target for each data set of a batch.
+
+    `model` is `log_density(z, data) -> scalar` if `dim` is given, else a function from data to a `Target`. The leaves
+    of `data` are arrays whose first axis numbers the fits.
+    """
+
+    def __init__(self, model: Callable, data: Any, dim: int | None):
+        if not callable(model):
+            raise fail("model", "a function", model, _FORMS)
+        self.form, self.data = Form(model, dim), data
+        self.size = _count(data)
+        self.first = self._target(self.data_of(0))
+        self.dim, self.names = self.first.dim, self.first.names
+        if self.dim > MANY:
+            remedy = "fit_many is for small models: call bures.fit for each of the large ones."
+            raise fail("dim", f"at most {MANY}", self.dim, remedy)
+        self.width = self._width()
+
+    def data_of(self, i: int) -> Any:
+        """The data of one fit."""
+        return jax.tree.map(lambda leaf: leaf[i], self.data)
+
+    def target(self, i: int) -> Target:
+        """The target of one fit."""
+        return self.first if i == 0 else self._target(self.data_of(i))
+
+    def _target(self, data: Any) -> Target:
+        model, dim = self.form
+        if dim is None:
+            target = model(data)
+            if not isinstance(target, Target):
+                raise fail("model", "a function that returns a bures.Target where dim is left out", target, _FORMS)
+            return target
+        dim = check_positive_integer("dim", dim, "It is the length of the vector log_density takes.")
+        return Target(_OfData(model, jax.tree.map(jnp.asarray, data)), dim)
+
+    def _width(self) -> int:
+        """Elements of the largest array that one evaluation makes."""
+        data = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], _dtype(leaf)), self.data)
+        point = jax.ShapeDtypeStruct((1, self.dim), default_dtype())
+        return max(self.dim, largest_array(jax.make_jaxpr(self.form.values)(data, point)))
+
+
+def _dtype(leaf: Any) -> Any:
+    return jax.dtypes.canonicalize_dtype(leaf.dtype)
+
+
+def _count(data: Any) -> int:
+    """The number of fits: the length of the first axis of all leaves."""
+    leaves = jax.tree.leaves(data)
+    if not leaves:
+        raise fail("data", "a pytree of arrays whose first axis numbers the fits", data, "One leaf is enough.")
+    for leaf in leaves:
+        if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype") or len(leaf.shape) == 0:
+            remedy = "Stack the data of the fits: the first axis of each array numbers the fits."
+            raise fail("data", "a pytree of arrays whose first axis numbers the fits", leaf, remedy)
+    lengths = {int(leaf.shape[0]) for leaf in leaves}
+    if len(lengths) > 1 or 0 in lengths:
+        remedy = "Data sets of different sizes are padded to one size, with a weight of 0 for rows that are not there."
+        raise fail("data", "arrays with a first axis of one length, the number of fits", sorted(lengths), remedy)
+    return lengths.pop()
+
+
+def as_rows(leaf: Any, where: slice) -> Any:
+    """Some data sets of a leaf, as an array that a program takes."""
+    part = leaf[where]
+    return part if isinstance(part, jax.Array) else np.asarray(part)
