@@ -3,7 +3,6 @@
 Two are drawn, the others are those of `bures reproduce families` as it is kept in results/.
 """
 
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from matplotlib.lines import Line2D
 
 import bures
 from bures.plot import _COLOURS, _styled
-from bures.reproduce import _png
+from bures.reproduce import _png, load_experiment, read_experiment
 
 ROOT = Path(__file__).resolve().parents[1]
 BLUE, RED, GREEN = _COLOURS[:3]
@@ -106,8 +105,10 @@ def main(folder: Path) -> None:
     jax.config.update("jax_enable_x64", True)
     for name, draw in {"families-plane": draw_plane, "families-matrices": draw_matrices}.items():
         (folder / f"{name}.png").write_bytes(_png(_styled(draw)()))
-    for name in ("families-snr.png", "families-nats.png"):
-        shutil.copy(ROOT / "results" / "families-experiment" / "full" / name, folder)
+    shown = read_experiment("families", load_experiment("families"), "full", ROOT / "results")
+    assert shown is not None
+    for name in ("families-snr", "families-nats"):
+        (folder / f"{name}.png").write_bytes(shown.figures[name])
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ Two are drawn: every rung on a funnel in the plane, and on eight schools. The ot
 mixtures` as they are kept in results/.
 """
 
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +18,7 @@ from numpyro import distributions as dist
 
 import bures
 from bures.plot import _COLOURS, _styled
-from bures.reproduce import _png
+from bures.reproduce import _png, load_experiment, read_experiment
 
 ROOT = Path(__file__).resolve().parents[1]
 SHOWN = 1200  # draws in a panel
@@ -122,8 +121,10 @@ def main(folder: Path) -> None:
     jax.config.update("jax_enable_x64", True)
     for name, draw in {"ladder-plane": draw_plane, "ladder-schools": draw_schools}.items():
         (folder / f"{name}.png").write_bytes(_png(_styled(draw)()))
-    for name in ("mixtures-fits.png", "mixtures-snr.png"):
-        shutil.copy(ROOT / "results" / "mixtures" / "full" / name, folder)
+    shown = read_experiment("mixtures", load_experiment("mixtures"), "full", ROOT / "results")
+    assert shown is not None
+    for name in ("mixtures-fits", "mixtures-snr"):
+        (folder / f"{name}.png").write_bytes(shown.figures[name])
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ kills on a busy machine, too. A run that ends before it is killed is compared at
 """
 
 import argparse
+import contextlib
+import lzma
 import random
 import shutil
 import signal
@@ -15,6 +17,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+from bures.experiments.store import ADDED, TABLE
 
 
 def start(names: list[str], out: Path) -> subprocess.Popen:
@@ -26,12 +30,18 @@ def start(names: list[str], out: Path) -> subprocess.Popen:
 
 def tables(out: Path) -> dict[str, bytes]:
     """Everything that is shown: tables and figures."""
-    wanted = (path for path in sorted(out.rglob("*")) if path.suffix in (".md", ".csv", ".png"))
+    wanted = (path for path in sorted(out.rglob("*")) if path.suffix in (".md", ".csv", ".webp"))
     return {str(path.relative_to(out)): path.read_bytes() for path in wanted}
 
 
 def cells(out: Path) -> int:
-    return sum(path.name != "settings.json" and path.name[0] != "." for path in out.rglob("*.json"))
+    """Lines of the tables that are there, and whole lines added to them."""
+    found = 0
+    for path in (*out.rglob(TABLE), *out.rglob(ADDED)):
+        with contextlib.suppress(FileNotFoundError):  # just packed
+            content = path.read_bytes()
+            found += (lzma.decompress(content) if path.name == TABLE else content).count(b"\n")
+    return found
 
 
 def wait_a_while(process: subprocess.Popen, out: Path, generator: random.Random) -> None:

@@ -235,7 +235,7 @@ def test_fits_are_measured_told_and_kept(tmp_path, monkeypatch):
     told = (folder / "tables.md").read_text()
     assert "Criteria: 0 of 3 hold" in told and "(≥ 0.99) no" in told
     assert "| two modes, d = 2 | 2 | 0 (≥ 0.9) no |" in told
-    assert (folder / "mixtures.png").is_file() and (folder / "ladder.html").is_file()
+    assert (folder / "figures.webp").is_file() and (folder / "ladder.html").is_file()
     ladder.run(**(options | dict(only=["eggbox"])))  # nothing is run again, and the page still has the others
     assert len(said) == 12 and (folder / "tables.md").read_text() == told
 

@@ -82,7 +82,7 @@ def test_cells_are_kept_and_tables_written(tmp_path, monkeypatch):
         assert float(rows[method]["log_evidence_error"]) < 0.05
     assert "1 of 1 reach 95% of it" in (folder / "tables.md").read_text()
     assert "data:image/png;base64," in (folder / "posteriordb.html").read_text()
-    assert (folder / "ness.png").is_file()
+    assert (folder / "figures.webp").is_file()
     benchmark.run(None, **options, say=said.append)  # nothing is run again
     assert len(said) == 3
 
@@ -215,7 +215,7 @@ def test_a_cold_fit_is_measured_in_a_process_of_its_own(tmp_path):
     assert ours["outcome"] == "CONVERGED" and float(theirs["total"]) > 0
     told = (folder / "tables.md").read_text()
     assert "(target)" in told and "seconds to the answer, median" in told
-    assert (folder / "phases.png").is_file() and (folder / "cold.html").is_file()
+    assert (folder / "figures.webp").is_file() and (folder / "cold.html").is_file()
     assert len(said) == 8  # two cells, six criteria
     cold.run(**options)  # nothing is run again
     assert len(said) == 14
@@ -333,7 +333,7 @@ def test_verdicts_are_compared_with_the_truth(tmp_path):
         trap, harmless = csv.DictReader(file)
     assert harmless["right"] == "True" and harmless["comfort"] == "True" and float(harmless["missed"]) < 1e-3
     assert trap["right"] == "False" and float(trap["missed"]) == pytest.approx(0.5, abs=0.03)
-    assert (folder / "missed.png").is_file() and (folder / "honesty.html").is_file()
+    assert (folder / "figures.webp").is_file() and (folder / "honesty.html").is_file()
     count = len(said)
     honesty.run(**options)  # only the criteria are said again
     assert len(said) == count + 4

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import itertools
 import json
+import lzma
 import random
 import re
 import shutil
@@ -22,6 +23,8 @@ from problems import run_command, run_commands
 
 import bures
 from bures.experiments import protocol
+from bures.experiments.provenance import code
+from bures.experiments.store import ADDED, TABLE, Store
 from bures.report import write_report
 from bures.reproduce import EXPERIMENTS, load_experiment, read_experiment, run_experiment
 
@@ -55,11 +58,11 @@ def test_a_tiny_version_runs_once(name, tiny, monkeypatch):
             assert row.note or row.agrees is not False
             assert row.note or table.note or row.agrees is not None or row.paper in ("–", "not given")
     files = {path.name for path in shown.folder.iterdir()}
-    assert {"settings.json", "tables.md", "tables.csv", *(f"{figure}.png" for figure in shown.figures)} <= files
+    assert files == {"cells.jsonl.xz", "tables.md", "tables.csv", "figures.webp"}
 
     monkeypatch.setattr(module, "run", lambda parameters: pytest.fail("a kept cell was run again"))
     results = protocol.run_cells(
-        module, protocol.Store(shown.folder.parents[1], shown.folder.parent.name, "quick"), module.tiny()
+        module, Store(shown.folder.parents[1], shown.folder.parent.name, "quick"), module.tiny()
     )
     assert module.tables(results, json.loads(json.dumps(module.tiny()))) == list(shown.tables)
 
@@ -140,6 +143,18 @@ def test_the_baseline_of_the_weights_changes_noise_and_not_the_mean():
 # ---- What is kept ---------------------------------------------------------------------------------------------------
 
 
+def unpack(folder):
+    """The lines of the table and those added to it."""
+    packed = lzma.decompress((folder / TABLE).read_bytes()).decode() if (folder / TABLE).exists() else ""
+    added = (folder / ADDED).read_text() if (folder / ADDED).exists() else ""
+    return (packed + added[: added.rfind("\n") + 1]).splitlines()
+
+
+def kept_cells(folder):
+    """The lines of the cells, by name."""
+    return {json.loads(line)["cell"]: line for line in unpack(folder) if line.startswith('{"cell"')}
+
+
 def counting_experiment():
     """Squares, and a list of the cells that were run."""
     ran = []
@@ -166,7 +181,7 @@ def counting_experiment():
 
 def test_a_cell_is_run_once_and_again_if_its_settings_change(tmp_path):
     module, ran = counting_experiment()
-    store = protocol.Store(tmp_path, "squares", "full")
+    store = Store(tmp_path, "squares", "full")
     results = protocol.run_cells(module, store, {"count": 3, "power": 2})
     assert [result["square"] for _, result in protocol.select(results)] == [0, 1, 4]
     protocol.run_cells(module, store, {"count": 5, "power": 2})
@@ -180,9 +195,12 @@ def test_a_damaged_cell_is_run_again(tmp_path, damage):
     module, ran = counting_experiment()
     settings = {"count": 3, "power": 2}
     whole = run_experiment("squares", module, settings, "full", tmp_path)
-    path = whole.folder / "n1.json"
-    path.write_text(damage or path.read_text()[:-20])
-    (whole.folder / ".n1.json.abc123").write_text('{"half')  # what a kill in the middle of writing leaves
+    lines = unpack(whole.folder)
+    place = next(number for number, line in enumerate(lines) if '"cell":"n1"' in line)
+    lines[place] = damage or lines[place][:-20]
+    (whole.folder / TABLE).unlink()
+    (whole.folder / ADDED).write_text("".join(f"{line}\n" for line in lines))
+    (whole.folder / f".{TABLE}.abc123").write_text("half")  # what a kill in the middle of writing leaves
     assert read_experiment("squares", module, "full", tmp_path).done == 2
     again = run_experiment("squares", module, settings, "full", tmp_path)
     assert ran == [0, 1, 2, 1]
@@ -193,17 +211,18 @@ def test_a_damaged_cell_is_run_again(tmp_path, damage):
 def test_settings_of_another_version_are_passed_over(tmp_path):
     module, _ = counting_experiment()
     shown = run_experiment("squares", module, {"count": 1, "power": 2}, "full", tmp_path)
-    (shown.folder / "settings.json").write_text('{"count": 1}')
+    (shown.folder / ADDED).write_text('{"settings": {"count": 1}}\n')
     assert read_experiment("squares", module, "full", tmp_path) is None
 
 
 def test_a_cell_says_where_it_comes_from(tmp_path):
     module, _ = counting_experiment()
     run_experiment("squares", module, {"count": 1, "power": 2}, "full", tmp_path)
-    kept = json.loads((tmp_path / "squares" / "full" / "n0.json").read_text())
+    kept = Store(tmp_path, "squares", "full").entry("n0", {"number": 0, "power": 2})
     assert kept["parameters"] == {"number": 0, "power": 2} and kept["seconds"] >= 0
-    assert {"commit", "modified", "versions", "machine", "time"} <= set(kept["provenance"])
+    assert {"code", "commit", "modified", "versions", "machine", "time"} <= set(kept["provenance"])
     assert {"jax", "bures", "python"} <= set(kept["provenance"]["versions"])
+    assert kept["provenance"]["code"] == code()
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path):
@@ -315,7 +334,7 @@ def test_reproduce_and_report(tmp_path, slow_eggbox):
     # Full results, once there are any, come before quick ones; how many cells are missing is said.
     full = tmp_path / "results" / "eggbox" / "full"
     shutil.copytree(tmp_path / "results" / "eggbox" / "quick", full)
-    (full / "settings.json").write_text('{"count": 8, "seeds": 1}')
+    (full / ADDED).write_text('{"settings": {"count": 8, "seeds": 1}}\n')
     assert run_command("report", "results", cwd=tmp_path, program=("-c", replace + MAIN)).returncode == 0
     page = (tmp_path / "results" / "report.html").read_text()
     assert "full protocol" in page and "6 of 8 cells run" in page
@@ -356,23 +375,26 @@ def test_a_killed_run_resumes_to_the_same_tables(tmp_path, slow_eggbox):
     counts = [0]
     for _ in range(4):
         process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
-        before = len(list(killed.glob("n*.json")))
-        while len(list(killed.glob("n*.json"))) == before and process.poll() is None:
+        before = len(kept_cells(killed))
+        while len(kept_cells(killed)) == before and process.poll() is None:
             time.sleep(0.01)
         time.sleep(generator.uniform(0, 0.3))
         process.kill()
         assert process.wait() == -signal.SIGKILL, "it was done before it could be killed"
-        counts.append(len(list(killed.glob("n*.json"))))
+        counts.append(len(kept_cells(killed)))
     assert all(more > fewer for fewer, more in itertools.pairwise(counts))
-    stamps = {path.name: path.stat().st_mtime_ns for path in killed.glob("n*.json")}
+    before = kept_cells(killed)
+    with (killed / ADDED).open("a") as file:
+        file.write('{"cell":"n39","parameters":{"number":39},"result":{"squ')  # cut short
     resumed, unbroken = run_commands([f"{line} --out killed", f"{line} --out whole"], tmp_path, replace).values()
     assert resumed.returncode == unbroken.returncode == 0
     whole = tmp_path / "whole" / "eggbox" / "full"
-    for name in ("tables.md", "tables.csv", "settings.json", "squares.png"):
+    for name in ("tables.md", "tables.csv", "figures.webp"):
         assert (killed / name).read_bytes() == (whole / name).read_bytes()
     assert sorted(path.name for path in killed.iterdir()) == sorted(path.name for path in whole.iterdir())
     # What had been kept was not run again.
-    assert all((killed / name).stat().st_mtime_ns == stamp for name, stamp in stamps.items())
+    after = kept_cells(killed)
+    assert len(after) == 40 and all(after[cell] == line for cell, line in before.items())
 
 
 # What a cell does, from the moment it says that it is at work until Ctrl-C.
@@ -427,9 +449,9 @@ def test_a_cell_that_was_interrupted_is_not_kept(tmp_path, slow_eggbox, cell):
         finally:
             process.kill()
     assert process.returncode == 130, errors
-    kept = {path.name for path in (tmp_path / "results" / "eggbox" / "full").iterdir()}
-    assert {"n0.json", "n1.json"} <= kept
-    assert not {"n2.json", "tables.md", "tables.csv"} & kept
+    folder = tmp_path / "results" / "eggbox" / "full"
+    assert set(kept_cells(folder)) == {"n0", "n1"}
+    assert {path.name for path in folder.iterdir()} == {TABLE}
 
 
 @pytest.fixture
@@ -452,7 +474,7 @@ def test_interrupts_are_noted_and_the_handler_put_back(heard):
 
 def test_cells_run_in_other_threads(tmp_path):
     module, ran = counting_experiment()
-    store = protocol.Store(tmp_path, "squares", "full")
+    store = Store(tmp_path, "squares", "full")
     thread = threading.Thread(target=protocol.run_cells, args=(module, store, {"count": 3, "power": 2}))
     thread.start()
     thread.join()

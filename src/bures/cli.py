@@ -252,7 +252,7 @@ def reproduce(
     """Run the paper's experiments and compare with its figures.
 
     Results are kept cell by cell: a run that was stopped or killed continues where it was, and a second run only
-    redraws. Tables and figures are in OUT/EXPERIMENT/full or quick; `bures report OUT` puts them on one page.
+    redraws. Cells, tables and figures are in OUT/EXPERIMENT/full or quick; `bures report OUT` puts them on one page.
     """
     import jax
 
@@ -324,6 +324,8 @@ def bench(
     import jax
 
     jax.config.update("jax_enable_x64", True)
+    from bures.experiments.provenance import code
+    from bures.experiments.store import Store
     from bures.reproduce import load_benchmark
 
     _check_folder(out)
@@ -334,6 +336,9 @@ def bench(
         flag = sorted(unknown)[0].replace("methods", "method").replace("_", "-")
         raise ValueError(f"bench {benchmark} takes no --{flag}. Leave it out.")
     folder = module.run(**options, out=out, say=typer.echo)
+    kept = Store.at(folder)
+    if others := kept.of_other_code(code(getattr(module, "Benchmark", module))):
+        typer.echo(f"{len(others)} of {kept.sources().total()} cells were made by older or other code than this")
     typer.echo(f"see {folder / 'tables.md'} and {folder / f'{benchmark}.html'}")
 
 

@@ -9,16 +9,18 @@ import importlib
 import importlib.util
 import io
 import json
-import os
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bures.check import check_positive_integer
-from bures.experiments import protocol
+from bures.experiments import protocol, sheet
+from bures.experiments.provenance import code
+from bures.experiments.store import UNKNOWN, Store
 from bures.plot import _styled
 from bures.storage import write_atomically
 
@@ -26,7 +28,6 @@ EXPERIMENTS = ("eggbox", "snr", "convergence", "census", "census-full", "banana"
 BENCHMARKS = ("posteriordb", "speed", "cold", "honesty", "families", "ladder", "scale", "models")
 MODES = ("full", "quick")
 MARKS = {True: "✓", False: "✗", None: "–"}
-_RESERVED = ("settings",)  # names of files next to the cells
 
 
 # ---- Finding experiments --------------------------------------------------------------------------------------------
@@ -48,9 +49,9 @@ def load_benchmark(name: str) -> Any:
         raise ImportError(f"bench {name} needs {error.name}. Install it with `pip install 'bures[bench]'`.") from error
 
 
-def _store(name: str, module: Any, mode: str, out: Path) -> protocol.Store:
+def _store(name: str, module: Any, mode: str, out: Path) -> Store:
     """Where its cells are kept: in a folder of its name, or of another if a benchmark has that."""
-    return protocol.Store(out, getattr(module, "FOLDER", name), mode)
+    return Store(out, getattr(module, "FOLDER", name), mode)
 
 
 def choose(name: str) -> tuple[str, ...]:
@@ -85,6 +86,7 @@ def reproduce(
         say(
             f"{each}: {shown.done} cells, {verdicts.count(True)} of {len(verdicts) - verdicts.count(None)} comparisons "
             f"agree with the paper; {time.perf_counter() - began:.0f} s; see {shown.folder / 'tables.md'}"
+            f"{other_code(shown.of_other_code, shown.done)}"
         )
 
 
@@ -103,19 +105,16 @@ class Shown(NamedTuple):
     reading: str
     seconds: float
     provenances: list[dict[str, Any]]  # one of each kind, times left out
+    sources: Counter[tuple[str, str]]  # cells by the code and the commit that made them
+    of_other_code: int  # cells that other code than this made
 
 
 def run_experiment(name: str, module: Any, settings: dict[str, Any], mode: str, out: Path) -> Shown:
     """Run what is not kept yet, then write tables and figures."""
     store = _store(name, module, mode, out)
-    store.folder.mkdir(parents=True, exist_ok=True)
     settings = json.loads(json.dumps(settings))  # as they are when read back
-    if taken := set(module.cells(settings)) & set(_RESERVED):
-        raise ValueError(f"The experiment {name} has a cell named {taken.pop()!r}, which is the name of another file.")
-    with _alone_in(store.folder), _progress_bar(name) as report:
-        for leftover in store.folder.glob(".*.json.*"):  # of a run that was killed while it wrote
-            leftover.unlink(missing_ok=True)
-        write_atomically(store.folder / "settings.json", (json.dumps(settings, indent=1) + "\n").encode())
+    with store.alone(), _progress_bar(name) as report:
+        store.keep_settings(settings)
         protocol.run_cells(module, store, settings, report)
         shown = read_experiment(name, module, mode, out)
         assert shown is not None
@@ -126,10 +125,12 @@ def run_experiment(name: str, module: Any, settings: dict[str, Any], mode: str, 
 def read_experiment(name: str, module: Any, mode: str, out: Path) -> Shown | None:
     """What can be shown from the cells kept in `out`, with nothing run; None if there is nothing."""
     store = _store(name, module, mode, out)
+    settings = store.settings
+    if settings is None:
+        return None
     try:
-        settings = json.loads((store.folder / "settings.json").read_text())
         cells = json.loads(json.dumps(module.cells(settings)))
-    except (OSError, ValueError, KeyError):  # none, cut short, or those of another version of the experiment
+    except (ValueError, KeyError, TypeError):  # those of another version of the experiment
         return None
     results = protocol.read_cells(module, store, settings)
     found = (store.entry(cell, kept["parameters"]) for cell, kept in results.items())
@@ -153,6 +154,8 @@ def read_experiment(name: str, module: Any, mode: str, out: Path) -> Shown | Non
         reading,
         sum(entry["seconds"] for entry in entries),
         list(provenances.values()),
+        store.sources(results),
+        len(set(store.of_other_code(code(module))) & set(results)),
     )
 
 
@@ -186,8 +189,7 @@ def write_tables(shown: Shown) -> None:
     """Write tables and figures next to the cells they are made from."""
     write_atomically(shown.folder / "tables.md", _markdown(shown).encode())
     write_atomically(shown.folder / "tables.csv", comma_separated(shown.tables).encode())
-    for name, content in shown.figures.items():
-        write_atomically(shown.folder / f"{name}.png", content)
+    sheet.write_sheet(shown.folder, shown.figures)
 
 
 def _markdown(shown: Shown) -> str:
@@ -200,8 +202,26 @@ def _markdown(shown: Shown) -> str:
             cells = (row.label, row.paper, row.measured, MARKS[row.agrees], row.note)
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
         lines += ["", *([table.note, ""] if table.note else [])]
-    lines += [f"![{name}]({name}.png)\n" for name in shown.figures]
-    return "\n".join([*lines, shown.reading, ""])
+    lines += sheet.link(list(shown.figures))
+    return "\n".join([*lines, shown.reading, "", made_by(shown.sources), ""])
+
+
+def made_by(sources: Counter[tuple[str, str]]) -> str:
+    """Which versions of the code made how many cells.
+
+    >>> made_by(Counter({("3f2a", "0123456789"): 48, ("unknown", "abcdef0123"): 2}))
+    'Made by: code 3f2a at commit 0123456 (48 cells), unknown code at commit abcdef0 (2 cells).'
+    """
+    if not sources:
+        return ""
+    named = {key: "unknown code" if key[0] == UNKNOWN else f"code {key[0]}" for key in sources}
+    listed = [f"{named[key]} at commit {key[1][:7]} ({count} cells)" for key, count in sources.most_common()]
+    return f"Made by: {', '.join(listed)}."
+
+
+def other_code(count: int, total: int) -> str:
+    """What is said of cells that other code than this made; nothing if there are none."""
+    return f"; {count} of {total} cells were made by older or other code than this" if count else ""
 
 
 def comma_separated(tables: list[Any], expected: str = "paper", verdict: str = "agrees") -> str:
@@ -217,26 +237,6 @@ def comma_separated(tables: list[Any], expected: str = "paper", verdict: str = "
 
 
 # ---- While they run -------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Lock the folder for this process; the operating system releases the lock however the process ends."""
-    try:
-        import fcntl
-    except ImportError:  # Windows: two runs at once would only do some work twice
-        yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(handle)
-        raise ValueError(f"Another run is at work in {str(folder)!r}: wait for it, or choose another --out.") from error
-    try:
-        yield
-    finally:
-        os.close(handle)
 
 
 @contextmanager

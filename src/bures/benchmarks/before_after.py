@@ -236,7 +236,6 @@ def run(
     versions = {name: _version(source) for name, source in sources.items()}
     settings = {**SETTINGS, **changes, "seeds": seeds, "only": only, "versions": versions}
     store = Store(out, "before_after", "full")
-    store.folder.mkdir(parents=True, exist_ok=True)
 
     def report(done: int, total: int, cell: str) -> None:
         if cell:

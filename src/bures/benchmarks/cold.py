@@ -106,7 +106,6 @@ def run(
     missing = prepare_stan() if "stan" in only else ""
     settings = {**SETTINGS, **changes, "seeds": seeds, "only": only, "missing": missing}
     store = Store(out, "cold", "full")
-    store.folder.mkdir(parents=True, exist_ok=True)
 
     def report(done: int, total: int, cell: str) -> None:
         if cell:

@@ -196,7 +196,6 @@ def run(
     if old is not None and "unchanged" in sections and set(settings["unchanged"]) & set(posteriordb.names()):
         folders = folders._replace(posteriordb=posteriordb.find_path(path))
     store = Store(out, "families", "quick" if quick else "full")
-    store.folder.mkdir(parents=True, exist_ok=True)
 
     def report(done: int, total: int, cell: str) -> None:
         if cell:

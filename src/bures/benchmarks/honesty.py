@@ -196,7 +196,6 @@ def run(
     check_positive_integer("seeds", seeds, "It is the number of fits of each target.")
     settings = {**SETTINGS, **changes, "seeds": seeds, "chosen": choose(only)}
     store = Store(out, "honesty", "full")
-    store.folder.mkdir(parents=True, exist_ok=True)
 
     def report(done: int, total: int, cell: str) -> None:
         if cell:

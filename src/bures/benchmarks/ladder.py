@@ -2,8 +2,8 @@
 
 Run by `bures bench ladder`. `mixtures`, `modes` and `published` are fits of mixtures; `centring` is `fit.refine` of
 hierarchical models; `sample` is `bures.sample` beside NUTS; `honesty` is what both say of traps. One cell a section,
-target, contestant and seed, kept by the protocol of the experiments: a run that was stopped goes on where it was. Cells
-do not know the version of bures: give another `--out` to another.
+target, contestant and seed, kept by the protocol of the experiments: a run that was stopped goes on where it was. A
+cell knows the code that made it, and is kept whatever the code is now: give another `--out` to measure another version.
 """
 
 from pathlib import Path
@@ -92,7 +92,6 @@ def run(
     settings = {**SETTINGS, **(QUICK if quick else {}), **changes, "seeds": seeds}
     settings |= {"sections": sections, "targets": targets, "contestants": methods}
     store = Store(out, "ladder", "quick" if quick else "full")
-    store.folder.mkdir(parents=True, exist_ok=True)
 
     def tell(done: int, total: int, cell: str) -> None:
         if cell:

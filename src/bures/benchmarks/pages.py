@@ -8,7 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bures.experiments import sheet
+from bures.experiments.store import Store
 from bures.report import document, figure_of, table_of
+from bures.reproduce import made_by
 from bures.storage import write_atomically
 
 
@@ -90,7 +93,7 @@ def number(value: Any) -> float | None:
 def markdown(title: str, question: str, grids: Sequence[Grid], figures: dict[str, str]) -> str:
     """`figures`: captions by name."""
     lines = [f"# {title}", "", question, ""]
-    lines += [f"![{caption}]({name}.png)\n" for name, caption in figures.items()]
+    lines += sheet.link(list(figures.values()))
     for grid in grids:
         lines += [f"## {grid.title}", "", f"| {' | '.join(grid.heads)} |", f"|{'---|' * len(grid.heads)}"]
         lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in grid.rows]
@@ -119,10 +122,10 @@ def write(
 ) -> None:
     """Write tables.md, tables.csv, the figures (caption and PNG by name) and NAME.html, each in one piece."""
     captions = {each: caption for each, (caption, _) in figures.items()}
-    write_atomically(folder / "tables.md", markdown(title, question, grids, captions).encode())
+    written = "\n".join([markdown(title, question, grids, captions), made_by(Store.at(folder).sources()), ""])
+    write_atomically(folder / "tables.md", written.encode())
     write_atomically(folder / "tables.csv", comma_separated(records).encode())
-    for each, (_, content) in figures.items():
-        write_atomically(folder / f"{each}.png", content)
+    sheet.write_sheet(folder, {each: content for each, (_, content) in figures.items()})
     body = [f"<h1>{title}</h1>", f'<p class="question">{question}</p>']
     body += [figure_of(caption, content) for caption, content in figures.values()]
     for grid in grids:

@@ -130,7 +130,6 @@ def run(
     methods = [check_option("--method", name, tuple(METHODS)) for name in methods or METHODS]
     settings = {**SETTINGS, "seeds": seeds, "only": only, "methods": methods}
     store = Store(out, "posteriordb", "full")
-    store.folder.mkdir(parents=True, exist_ok=True)
 
     def report(done: int, total: int, cell: str) -> None:
         if cell:

@@ -9,9 +9,11 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from bures.benchmarks.peers import DEFAULT
+from bures.experiments import sheet
+from bures.experiments.store import Store
 from bures.plot import _styled
 from bures.report import document, figure_of, table_of
-from bures.reproduce import _png
+from bures.reproduce import _png, made_by
 from bures.storage import write_atomically
 
 TITLE = "posteriordb: real posteriors with reference draws"
@@ -40,13 +42,13 @@ class Grid(NamedTuple):
 
 
 def write(results: dict[str, Any], settings: dict[str, Any], moments: dict[str, Any], folder: Path) -> None:
-    """Write tables.md, tables.csv, ness.png and posteriordb.html, each in one piece."""
+    """Write tables.md, tables.csv, the figure and posteriordb.html, each in one piece."""
     records = collect(results, moments)
     grids = [summary(records, settings), against_moments(records, settings), *details(records, settings)]
     figure = _png(_styled(plot)(records, settings))
-    write_atomically(folder / "tables.md", markdown(grids).encode())
+    write_atomically(folder / "tables.md", f"{markdown(grids)}\n{made_by(Store.at(folder).sources())}\n".encode())
     write_atomically(folder / "tables.csv", comma_separated(records).encode())
-    write_atomically(folder / "ness.png", figure)
+    sheet.write_sheet(folder, {"ness": figure})
     body = [f"<h1>{TITLE}</h1>", f'<p class="question">{QUESTION}</p>', figure_of("nESS by method", figure)]
     body += [table_of(grid.title, grid.heads, grid.rows) for grid in grids]
     page = document(TITLE, "\n".join([*body, f'<p class="note">{NOTE}</p>']))
@@ -174,7 +176,7 @@ def details(records: list[dict[str, Any]], settings: dict[str, Any]) -> list[Gri
 
 
 def markdown(grids: list[Grid]) -> str:
-    lines = [f"# {TITLE}", "", QUESTION, "", "![nESS by method](ness.png)", ""]
+    lines = [f"# {TITLE}", "", QUESTION, "", *sheet.link(["nESS by method"])]
     for grid in grids:
         lines += [f"## {grid.title}", "", f"| {' | '.join(grid.heads)} |", f"|{'---|' * len(grid.heads)}"]
         lines += [f"| {' | '.join(row)} |" for row in grid.rows] + [""]

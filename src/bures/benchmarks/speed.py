@@ -155,7 +155,6 @@ def run(
     only = [check_option("--only", name, tuple(SECTIONS)) for name in only or SECTIONS]
     settings = {**SETTINGS, **changes, "seeds": seeds, "slow_seeds": slow_seeds, "only": only}
     store = Store(out, "speed", "full")
-    store.folder.mkdir(parents=True, exist_ok=True)
 
     def report(done: int, total: int, cell: str) -> None:
         if cell:

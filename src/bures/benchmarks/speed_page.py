@@ -7,10 +7,12 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from bures.benchmarks.speed_report import LADDERS, SECTIONS, Check, ladder
+from bures.experiments import sheet
 from bures.experiments.protocol import Results, Row, Table
+from bures.experiments.store import Store
 from bures.plot import _styled
 from bures.report import document, figure_of, table_of
-from bures.reproduce import MARKS, _png, comma_separated
+from bures.reproduce import MARKS, _png, comma_separated, made_by
 from bures.storage import write_atomically
 
 TITLE = "Speed: what the default fit promises, measured"
@@ -30,10 +32,10 @@ def write(results: Results, settings: dict[str, Any], folder: Path) -> None:
     figures = {"criteria": _png(_styled(plot_checks)(checks))}
     if "growth" in sections:
         figures["growth"] = _png(_styled(plot_growth)(results))
-    write_atomically(folder / "tables.md", markdown(tables, list(figures)).encode())
+    written = f"{markdown(tables, list(figures))}\n{made_by(Store.at(folder).sources())}\n"
+    write_atomically(folder / "tables.md", written.encode())
     write_atomically(folder / "tables.csv", comma_separated(tables, "criterion", "holds").encode())
-    for name, content in figures.items():
-        write_atomically(folder / f"{name}.png", content)
+    sheet.write_sheet(folder, figures)
     body = [f"<h1>{TITLE}</h1>", f'<p class="question">{QUESTION}</p>', f"<p>{verdict(tables)}</p>"]
     body += [figure_of(CAPTIONS[name], content) for name, content in figures.items()]
     for table in tables:
@@ -52,7 +54,7 @@ def verdict(tables: list[Table]) -> str:
 
 def markdown(tables: list[Table], figures: list[str]) -> str:
     lines = [f"# {TITLE}", "", QUESTION, "", verdict(tables), ""]
-    lines += [f"![{CAPTIONS[name]}]({name}.png)\n" for name in figures]
+    lines += sheet.link([CAPTIONS[name] for name in figures])
     for table in tables:
         lines += [f"## {table.title}", "", f"| {' | '.join(HEADS)} |", "|---|---|---|:-:|---|"]
         lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in _cells(row)) + " |" for row in table.rows]

@@ -12,24 +12,17 @@ An experiment is a module with
     plot(results, settings)       {name: matplotlib Figure}, drawn from the results alone
     reading(results, settings)    a sentence or two on what the results say
 
-Results live in OUT/<experiment>/<mode>/<cell id>.json, one atomic file a cell with its settings, seed, commit,
-versions and machine, so that a killed run resumes where it was and redrawing needs no rerun.
+Results live in OUT/<experiment>/<mode>/cells.jsonl.xz, a line a cell with its parameters, seed, code, commit, versions
+and machine (`store.py`, `provenance.py`), so that a killed run resumes where it was and redrawing needs no rerun.
 """
 
 import contextlib
 import dataclasses
-import functools
-import hashlib
-import importlib.metadata
 import json
-import os
-import platform
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,7 +30,8 @@ from matplotlib.axis import Axis
 from matplotlib.ticker import LogLocator
 
 import bures
-from bures.storage import write_atomically
+from bures.experiments.provenance import provenance
+from bures.experiments.store import Store
 
 Results = dict[str, Any]  # by cell id: the parameters and the result of each cell
 
@@ -93,80 +87,6 @@ def within_spread(paper: float, paper_spread: float, values: Any, digits: int = 
     return bool(near and spread <= 3 * (paper_spread + rounding))
 
 
-def provenance() -> dict[str, Any]:
-    """Where a result comes from: commit, versions, machine, time."""
-    packages = ("bures", "jax", "jaxlib", "numpy", "optax", "equinox")
-    return {
-        "commit": _git("rev-parse", "HEAD") or "unknown",
-        "modified": bool(_git("status", "--porcelain", "--", "src")),  # code that is not in the commit
-        "versions": {name: importlib.metadata.version(name) for name in packages}
-        | {"python": platform.python_version()},
-        "machine": {"processor": _processor(), "system": platform.system(), "cores": os.cpu_count()},
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
-
-
-@functools.cache  # as it was when the code was loaded, not after later commits
-def _git(*arguments: str) -> str:
-    root = Path(__file__).resolve().parents[3]
-    if not (root / ".git").exists():  # installed, not a checkout: another repository around it says nothing of bures
-        return ""
-    try:
-        return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False).stdout.strip()
-    except OSError:  # no git here
-        return ""
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return next(iter(models), platform.processor() or platform.machine())
-
-
-def fingerprint(parameters: Any) -> str:
-    """Identifies a cell's parameters: a cell of other settings is run again, never mistaken for this one."""
-    return hashlib.sha256(json.dumps(parameters, sort_keys=True).encode()).hexdigest()[:16]
-
-
-class Store:
-    """The cells of one experiment in one mode, on disk."""
-
-    def __init__(self, out: Path, experiment: str, mode: str):
-        self.folder = out / experiment / mode
-
-    def get(self, cell: str, parameters: Any) -> Any | None:
-        """The kept result of a cell, or None if there is none with these parameters."""
-        kept = self.entry(cell, parameters)
-        return None if kept is None else kept["result"]
-
-    def entry(self, cell: str, parameters: Any) -> dict[str, Any] | None:
-        """All that was kept of a cell: its result, seconds and provenance."""
-        path = self.folder / f"{cell}.json"
-        if not path.is_file():
-            return None
-        try:
-            kept = json.loads(path.read_text())
-        except ValueError:  # cut short, or not JSON at all
-            return None
-        whole = isinstance(kept, dict) and {"result", "seconds", "provenance"} <= set(kept)
-        return kept if whole and kept.get("fingerprint") == fingerprint(parameters) else None
-
-    def put(self, cell: str, parameters: Any, result: Any, seconds: float) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        kept = {
-            "cell": cell,
-            "parameters": parameters,
-            "fingerprint": fingerprint(parameters),
-            "result": result,
-            "seconds": round(seconds, 3),
-            "provenance": provenance(),
-        }
-        write_atomically(self.folder / f"{cell}.json", (json.dumps(kept, indent=1) + "\n").encode())
-
-
 def run_cells(
     module: Any, store: Store, settings: Any, report: Callable[[int, int, str], None] = lambda done, total, cell: None
 ) -> Results:
@@ -175,18 +95,19 @@ def run_cells(
     `report(done, total, cell)` is called before each cell that is run, and once at the end. A cell during which Ctrl-C
     was pressed is not kept, and the run ends there.
     """
-    results = read_cells(module, store, settings)
     cells = _cells(module, settings)
-    for cell, parameters in cells.items():
-        if cell in results:
-            continue
-        report(len(results), len(cells), cell)
-        parameters = _resolved(module, parameters, results)
-        began = time.perf_counter()
-        with raise_interrupts():
-            result = json.loads(json.dumps(module.run(parameters)))
-        store.put(cell, parameters, result, time.perf_counter() - began)
-        results[cell] = {"parameters": parameters, "result": result}
+    with store.alone():
+        results = read_cells(module, store, settings)
+        for cell, parameters in cells.items():
+            if cell in results:
+                continue
+            report(len(results), len(cells), cell)
+            parameters = _resolved(module, parameters, results)
+            began = time.perf_counter()
+            with raise_interrupts():
+                result = json.loads(json.dumps(module.run(parameters)))
+            store.put(cell, parameters, result, time.perf_counter() - began, provenance(module))
+            results[cell] = {"parameters": parameters, "result": result}
     report(len(cells), len(cells), "")
     return {cell: results[cell] for cell in cells}
 

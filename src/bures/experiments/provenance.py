@@ -1,0 +1,105 @@
+"""Where a result comes from: the code that made it, its commit, versions, machine and time.
+
+The code is known by a fingerprint of what can change a figure: the tokens of the library's sources, without comments,
+docstrings and layout, and of the experiment's own files. How results are shown is left out.
+"""
+
+import functools
+import hashlib
+import importlib.metadata
+import io
+import os
+import platform
+import subprocess
+import time
+import tokenize
+from pathlib import Path
+from typing import Any
+
+PACKAGE = Path(__file__).resolve().parents[1]
+SHOWN = ("cli.py", "plot.py", "report.py", "reproduce.py")  # what shows results, not what makes them
+STUDIES = ("experiments", "benchmarks")
+_LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING}
+
+
+def provenance(module: Any = None) -> dict[str, Any]:
+    """Where a result of this module, or of an object of it, comes from."""
+    packages = ("bures", "jax", "jaxlib", "numpy", "optax", "equinox")
+    return {
+        "code": code(module),
+        "commit": _git("rev-parse", "HEAD") or "unknown",
+        "modified": bool(_git("status", "--porcelain", "--", "src")),  # code that is not in the commit
+        "versions": {name: importlib.metadata.version(name) for name in packages}
+        | {"python": platform.python_version()},
+        "machine": {"processor": _processor(), "system": platform.system(), "cores": os.cpu_count()},
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def code(module: Any = None) -> str:
+    """The fingerprint of the library together with the files of a study.
+
+    Those are its module and the modules beside it whose names begin with that name and an underscore, `x_report` and
+    `x_page` left out.
+
+    >>> import bures.experiments.eggbox as eggbox
+    >>> len(code(eggbox)), code(eggbox) == code()
+    (12, False)
+    """
+    name = getattr(module, "__name__", "") if hasattr(module, "__file__") else getattr(module, "__module__", "")
+    return _code(name if name.startswith(tuple(f"bures.{study}." for study in STUDIES)) else "")
+
+
+@functools.cache  # as it was when it was first asked for, not after later edits
+def _code(name: str) -> str:
+    digest = hashlib.sha256(_library().encode())
+    if name:
+        _, package, stem, *_ = name.split(".")
+        folder = PACKAGE / package
+        for path in sorted([*folder.glob(f"{stem}.py"), *folder.glob(f"{stem}_*.py"), *folder.glob(f"{stem}/**/*.py")]):
+            if not path.stem.endswith(("_report", "_page")):
+                digest.update(f"{path.relative_to(PACKAGE).as_posix()} {_meaning(path)}\n".encode())
+    return digest.hexdigest()[:12]
+
+
+@functools.cache
+def _library() -> str:
+    digest = hashlib.sha256()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        relative = path.relative_to(PACKAGE)
+        if relative.parts[0] not in (*STUDIES, *SHOWN):
+            digest.update(f"{relative.as_posix()} {_meaning(path)}\n".encode())
+    return digest.hexdigest()
+
+
+def _meaning(path: Path) -> str:
+    """A hash of a source's tokens but for comments, docstrings and layout; indentation counts by its depth."""
+    digest, depth, begins = hashlib.sha256(), 0, True
+    for token in tokenize.tokenize(io.BytesIO(path.read_bytes()).readline):
+        depth += (token.type == tokenize.INDENT) - (token.type == tokenize.DEDENT)
+        if token.type in _LAYOUT:
+            begins = begins or token.type == tokenize.NEWLINE
+        elif not (begins and token.type == tokenize.STRING):  # a string that begins a line does nothing
+            digest.update(f"{depth if begins else ''} {token.string}\n".encode())
+            begins = False
+    return digest.hexdigest()
+
+
+@functools.cache  # as it was when the code was loaded, not after later commits
+def _git(*arguments: str) -> str:
+    root = PACKAGE.parents[1]
+    if not (root / ".git").exists():  # installed, not a checkout: another repository around it says nothing of bures
+        return ""
+    try:
+        return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:  # no git here
+        return ""
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return next(iter(models), platform.processor() or platform.machine())
