@@ -9,6 +9,7 @@ from bures import (
     export as export,
     frontends as frontends,
     geometry as geometry,
+    looking as looking,
     models as models,
     objective as objective,
     plot as plot,
@@ -51,6 +52,7 @@ from bures.many import Fits as Fits, fit_many as fit_many
 from bures.newton import laplace as laplace
 from bures.objective import ELBO as ELBO, IWELBO as IWELBO, VRIWAE as VRIWAE
 from bures.outcome import Outcome as Outcome
+from bures.prediction import predict as predict
 from bures.rows import Parquet as Parquet
 from bures.signal_to_noise import SNR as SNR, snr as snr, snr_slope as snr_slope
 from bures.storage import load as load

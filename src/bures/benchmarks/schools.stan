@@ -19,5 +19,6 @@ model {
 }
 generated quantities {
   vector[J] log_lik;
+  array[J] real y_rep = normal_rng(theta, sigma);
   for (j in 1:J) log_lik[j] = normal_lpdf(y[j] | theta[j], sigma[j]);
 }

@@ -214,6 +214,11 @@ class Diagnostics:
         width = max(len(name) for name, _ in self.rows())
         return "\n".join([*(f"{name:<{width}}  {value}" for name, value in self.rows()), self.message])
 
+    def _repr_html_(self) -> str:
+        from bures.looking.notebook import html_of_diagnostics
+
+        return html_of_diagnostics(self)
+
 
 _MESSAGES = {
     Verdict.CLOSE: "The approximation is close to the target: use its draws as they are, or resample them.",

@@ -2,8 +2,8 @@
 
 import difflib
 import time
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -23,6 +23,9 @@ from bures.loop import LoopState, Method, Methods, State, Trace
 from bures.outcome import Outcome
 from bures.start import LATER_EVALUATIONS, Mode
 from bures.target import Target
+
+if TYPE_CHECKING:
+    from bures.looking import Summary
 
 _POOL, _POOL_ELEMENTS = 10_000, 2**26  # draws to choose from, and their numbers: half a gigabyte
 _MOST_SEARCH = 2500  # evaluations of the search after a fit, however many its steps took
@@ -94,6 +97,7 @@ class Record:
         self.cut_evaluations = cut_evaluations  # of steps that were begun when a limit, or the user, ended the fit
         self.plan = plan
         self.probes = probes  # points and their log densities, by which files recognise the target
+        self.elements: Any = None  # the judgement's draws in the model's own variables: see bures.looking
 
 
 def _search_evaluations(start: int, steps: int) -> int:
@@ -281,6 +285,50 @@ class Fit(eqx.Module):
 
         return to_arviz(self, key, num_draws=num_draws, resample=resample)
 
+    def summary(self, quantiles: Sequence[float] = (0.05, 0.5, 0.95), *, corrected: bool = True) -> "Summary":
+        """A table of the model's own variables, on their own scale, with one verdict: see `bures.looking.Summary`.
+
+        Its draws are those that the fit was judged by, corrected by their importance weights; with `corrected=False`
+        those of the approximation as they are.
+
+        >>> from bures import fit, models
+        >>> table = fit(models.gaussian(2), key=jax.random.key(0)).summary()
+        >>> list(table), table.verdict, round(abs(table["z[0]"]["mean"]), 1)
+        (['z[0]', 'z[1]'], 'close', 0.0)
+        """
+        from bures.looking import summarise_fit
+
+        return summarise_fit(self, quantiles, corrected=corrected)
+
+    def predict(
+        self,
+        key: Key[Array, ""],
+        *data: Any,
+        num_draws: int = 1000,
+        resample: bool = True,
+        function: Callable[[dict[str, Array], Key[Array, ""]], Any] | None = None,
+        **named: Any,
+    ) -> Any:
+        """What the model says of data: replicated or new observations and their log likelihood, in a `DataTree`.
+
+        Without data: `posterior_predictive`, by the means of the model's own library (NumPyro, PyMC, Stan). With new
+        data, `fit.predict(key, X_new)`: `predictions`. For a target that is only a density, `fit.predict(key,
+        function)` with a function of a draw and a key. `bures.predict` has the details.
+
+        With `resample` the draws are chosen by their importance weights, `num_draws` of them; without, they are plain
+        draws of the approximation, and their weights are in `sample_stats`.
+
+        >>> from bures import fit, models
+        >>> tree = fit(models.gaussian(2), key=jax.random.key(0)).predict(
+        ...     jax.random.key(1), lambda draw, key: draw["z"][0] + jax.random.normal(key)
+        ... )
+        >>> tree.posterior_predictive["prediction"].shape
+        (1, 1000)
+        """
+        from bures.prediction import predict_fit
+
+        return predict_fit(self, key, data, named, num_draws=num_draws, resample=resample, function=function)
+
     def nuts_start(self, key: Key[Array, ""], num_chains: int = 4) -> Any:
         """Initial points and a mass matrix (the covariance) for NUTS, in the forms that samplers want them.
 
@@ -329,6 +377,17 @@ class Fit(eqx.Module):
 
         return refine(self, key, progress=progress)
 
+    def __repr__(self) -> str:
+        """One line; `print(fit)` says more. Nothing is computed for it."""
+        from bures.looking.notebook import short
+
+        return short(self)
+
+    def _repr_html_(self) -> str:
+        from bures.looking.notebook import html_of_fit
+
+        return html_of_fit(self)
+
     def __str__(self) -> str:
         """The outcome, and what the judgement says."""
         method = self.method
@@ -343,14 +402,14 @@ class Fit(eqx.Module):
         refined = f"\n{self.record.refinement}" if self.record.refinement else ""
         if found.verdict is Verdict.UNJUDGED:
             return f"{text}{refined}\n{found.message}"
-        return f"{text}{refined}\n{judged} {found.message}{self._next()}"
+        return f"{text}{refined}\n{judged} {found.message} {self.next_step()}".rstrip()
 
-    def _next(self) -> str:
-        """What to do with a fit that cannot be trusted, where there is a next rung."""
+    def next_step(self) -> str:
+        """What to do with a fit that cannot be trusted, where there is a next rung; else nothing."""
         from bures.fitting.refining import next_rung
 
         rung = None if self.diagnostics.trustworthy else next_rung(self)
-        return "" if rung is None else f" Next: fit.refine(key), by {rung}."
+        return "" if rung is None else f"Next: fit.refine(key), by {rung}."
 
 
 def _place(names: tuple[str, ...], name: str) -> int:

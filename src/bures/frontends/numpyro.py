@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 from bures.check import default_dtype, fail, is_traced
 from bures.frontends import host
 from bures.frontends.common import Result, fit_target, import_extra, no_variables, on_device, quoted, sample_target
+from bures.frontends.numpyro_predict import Predict
 from bures.frontends.numpyro_sites import (
     BY_HAND,
     ERRORS,
@@ -71,6 +72,7 @@ def from_numpyro(model: Any, *args: Any, **kwargs: Any) -> Target:
             observed_data=_ObservedData(source),
             log_likelihood=_Pointwise(source) if source.pointwise_sites() else None,
             attributes={"numpyro_version": numpyro.__version__},
+            predict=Predict(source),
         ),
         sites=source.location_scale_sites(),
     )

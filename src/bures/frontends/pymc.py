@@ -28,6 +28,7 @@ from bures.frontends.pymc_graph import (
     read_data,
     without_compiler,
 )
+from bures.frontends.pymc_predict import Predict
 from bures.target import Labels, LocationScale, Target, coordinate_names
 
 # What PyTensor and JAX raise of a graph that does not fit its data, or that JAX cannot trace.
@@ -85,6 +86,7 @@ def from_pymc(model: Any = None) -> Target:
             observed_data=pymc.backends.arviz.find_observations(model),
             log_likelihood=_Named(source.pointwise) if model.observed_RVs else None,
             attributes={"pymc_version": pymc.__version__},
+            predict=Predict(source, coords, dims),
         ),
         sites=source.location_scale_sites() if isinstance(density, _Summed) else (),
     )

@@ -26,6 +26,7 @@ from bures.frontends.common import (
     sample_target,
 )
 from bures.frontends.stan_files import compile_program, read_data
+from bures.frontends.stan_predict import Predict
 from bures.target import Labels, Target
 
 # Stan's tape of derivatives is shared by all models of a library unless it was compiled with threads.
@@ -90,6 +91,7 @@ def from_stan(
                 "stan_version": version[1] if version else "unknown",
                 "bridgestan_version": ".".join(map(str, model.model_version())),
             },
+            predict=Predict(evaluator, _LOCK, _shapes),
         ),
     )
 

@@ -93,7 +93,7 @@ def sample(
     [3.0, 3.0]
     """
     import_from_dict()  # before any work is done
-    target = as_target(_target_of(target_or_model), dim)
+    target = as_target(target_of(target_or_model), dim)
     check_key(key)
     check_positive_integer("num_draws", num_draws, "It is the number of posterior draws.")
     budget = Budget(*check_limits(max_seconds, max_evaluations))
@@ -101,7 +101,7 @@ def sample(
     return climb.tree(climb.run())
 
 
-def _target_of(given: Any) -> Any:
+def target_of(given: Any) -> Any:
     """A target made of a PyMC model; anything else as it is."""
     if "pymc" in sys.modules and isinstance(given, sys.modules["pymc"].Model):
         from bures.frontends import from_pymc

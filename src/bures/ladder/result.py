@@ -45,7 +45,9 @@ class Rung:
             attributes |= {"log_evidence": self.log_evidence, "log_evidence_error": self.log_evidence_error}
         tree = tree_of(self.target, self.z, self.statistics, attributes)
         tree.attrs.update(attributes)
-        return tree
+        from bures.ladder.tree import SampleTree  # xarray is imported with ArviZ, not before
+
+        return SampleTree.of(tree, self.target)
 
 
 def choose_balanced(

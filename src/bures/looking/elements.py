@@ -1,0 +1,131 @@
+"""The draws that a fit was judged by, in the model's own variables: one named column for each number of a draw.
+
+The table, the figures and the page of a fit all read these.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from bures.diagnostics.weighted import WeightedDraws
+from bures.target import Labels, Target
+
+if TYPE_CHECKING:
+    from bures.fitting import Fit
+
+_MOST = 2**25  # numbers, 256 MB: of many variables the first draws of the pool are looked at
+_BLOCK, _LEAST_ROWS = 2**20, 100  # numbers of a block, and its least draws
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Elements:
+    """Draws by named column, with their weights."""
+
+    names: tuple[str, ...]
+    values: Float[np.ndarray, "n count"]
+    weights: Float[np.ndarray, " n"] | None  # Pareto-smoothed, of sum 1; None where no draw has a positive one
+    variables: tuple[tuple[str, int], ...]  # the model's variables, in order, and how many columns each has
+
+    @property
+    def effective(self) -> float:
+        """Effective draws."""
+        return 0.0 if self.weights is None else float(1 / np.sum(self.weights**2))
+
+    def place(self, name: str) -> int:
+        return self.names.index(name)
+
+
+def elements_of(fit: "Fit") -> Elements:
+    """The pool of a fit in its model's own variables; made once."""
+    kept = fit.record.elements
+    if kept is None:
+        kept = fit.record.elements = constrained(fit.target, fit.draws())
+    return kept
+
+
+def constrained(target: Target, pool: WeightedDraws) -> Elements:
+    """Weighted draws in the target's own variables."""
+    shapes = jax.eval_shape(target.constrain, jax.ShapeDtypeStruct((target.dim,), jnp.asarray(pool.z[:1]).dtype))
+    shapes = {name: tuple(shapes[name].shape) for name in _in_order(target.names, list(shapes))}
+    count = sum(int(np.prod(shape)) for shape in shapes.values())
+    n = min(pool.log_p.size, max(_LEAST_ROWS, _MOST // max(count, 1)))
+    values = np.empty((n, count))
+    for here, block in _blocks(target, pool, n):
+        rows = here.stop - here.start
+        parts = [np.asarray(block[name], np.float64)[:rows].reshape(rows, -1) for name in shapes]
+        values[here] = np.concatenate(parts, axis=1)
+    return Elements(names_of(shapes, target.labels), values, _weights(pool, n), _sizes(shapes))
+
+
+def elements_of_tree(tree: Any, coordinates: tuple[str, ...] = ()) -> Elements:
+    """The draws of a DataTree's posterior, which count alike; those of latent coordinates first, where given."""
+    found = {str(name): each for name, each in tree["posterior"].data_vars.items()}
+    variables = {name: found[name] for name in _in_order(coordinates, list(found))}
+    flat = {name: each.values.reshape(-1, *each.shape[2:]) for name, each in variables.items()}
+    shapes = {name: values.shape[1:] for name, values in flat.items()}
+    dims = {name: [str(axis) for axis in each.dims[2:]] for name, each in variables.items()}
+    coords = {str(name): each.values for name, each in tree["posterior"].coords.items()}
+    columns = [np.asarray(values, np.float64).reshape(len(values), -1) for values in flat.values()]
+    values = np.concatenate(columns, axis=1)
+    weights = np.full(len(values), 1 / max(len(values), 1))
+    return Elements(names_of(shapes, Labels(coords=coords, dims=dims)), values, weights, _sizes(shapes))
+
+
+def names_of(shapes: Mapping[str, tuple[int, ...]], labels: Labels) -> tuple[str, ...]:
+    """A name for each number of named arrays: `theta[Choate]` where the model labels the axis, else `theta[0]`.
+
+    >>> names_of({"mu": (), "theta": (2,)}, Labels(coords={"school": ["A", "B"]}, dims={"theta": ["school"]}))
+    ('mu', 'theta[A]', 'theta[B]')
+    """
+    return tuple(each for name, shape in shapes.items() for each in _names_of_one(name, shape, labels))
+
+
+def _names_of_one(name: str, shape: tuple[int, ...], labels: Labels) -> Iterator[str]:
+    axes = [_labels_of_axis(labels, name, place, size) for place, size in enumerate(shape)]
+    for index in np.ndindex(shape):
+        inside = ", ".join(str(axis[i]) for axis, i in zip(axes, index, strict=True))
+        yield f"{name}[{inside}]" if index else name
+
+
+def _labels_of_axis(labels: Labels, name: str, place: int, size: int) -> Sequence[Any]:
+    dims = labels.dims.get(name, ())
+    found = labels.coords.get(dims[place]) if place < len(dims) else None
+    return range(size) if found is None or len(found) != size else found
+
+
+def _in_order(coordinates: tuple[str, ...], names: list[str]) -> list[str]:
+    """The variables that the coordinates are of, in their order; then those that are computed from them."""
+    bases = dict.fromkeys(re.sub(r"\[[^\]]*\]$|_[a-z0-9-]+__$", "", re.sub(r"\[.*$", "", each)) for each in coordinates)
+    latent = [base for base in bases if base in names]
+    return [*latent, *(name for name in names if name not in latent)]
+
+
+def _sizes(shapes: Mapping[str, tuple[int, ...]]) -> tuple[tuple[str, int], ...]:
+    return tuple((name, int(np.prod(shape))) for name, shape in shapes.items())
+
+
+def _blocks(target: Target, pool: WeightedDraws, n: int) -> Iterator[tuple[slice, Mapping[str, Any]]]:
+    """Some draws at a time in the target's own variables, all blocks of one size: one program serves them."""
+    function: Callable = jax.jit(jax.vmap(target.constrain))
+    rows = min(n, max(_LEAST_ROWS, _BLOCK // target.width))
+    z = pool.z[:n]
+    for start in range(0, n, rows):
+        here = slice(start, min(start + rows, n))
+        block = z[here]
+        padded = np.concatenate([block, np.broadcast_to(block[-1], (rows - len(block), block.shape[1]))])
+        yield here, function(padded)
+
+
+def _weights(pool: WeightedDraws, n: int) -> np.ndarray | None:
+    log_weights = pool.smoothed()[:n]
+    top = np.max(log_weights)
+    if not np.isfinite(top):
+        return None
+    weights = np.exp(log_weights - top)
+    return weights / np.sum(weights)
