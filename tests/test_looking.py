@@ -172,6 +172,12 @@ def test_draws_without_density_have_a_plain_table():
     assert "Degenerate" in text_of(fit._repr_html_())
 
 
+def test_a_fit_without_judgement_has_a_plain_table():
+    fit = bures.fit(bures.models.gaussian(3), key=jax.random.key(0), max_evaluations=20)
+    assert fit.diagnostics.verdict.value == "unjudged"
+    assert "not corrected: there are no weights" in str(fit.summary()) and "Unjudged" in text_of(fit._repr_html_())
+
+
 def test_one_pool_for_everything(fit):
     elements, tree = elements_of(fit), fit.to_arviz(jax.random.key(1), 300, resample=False)
     assert elements is elements_of(fit)

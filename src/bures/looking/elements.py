@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from bures.diagnostics.weighted import WeightedDraws
+from bures.diagnostics.weighted import draw_points
+from bures.draws import host_generator
 from bures.target import Labels, Target
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _MOST = 2**25  # numbers, 256 MB: of many variables the first draws of the pool are looked at
 _BLOCK, _LEAST_ROWS = 2**20, 100  # numbers of a block, and its least draws
+_UNJUDGED = 4000  # draws of a fit whose judgement had none
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -42,25 +44,30 @@ class Elements:
 
 
 def elements_of(fit: "Fit") -> Elements:
-    """The pool of a fit in its model's own variables; made once."""
-    kept = fit.record.elements
-    if kept is None:
-        kept = fit.record.elements = constrained(fit.target, fit.draws())
-    return kept
+    """The pool of a fit in its model's own variables; made once. Of a fit that was not judged, plain draws."""
+    if fit.record.elements is None:
+        pool = fit.draws()
+        if pool.log_p.size < _LEAST_ROWS:
+            z = draw_points(host_generator(fit.key), fit.approximation, _UNJUDGED)
+            fit.record.elements = constrained(fit.target, z, None)
+        else:
+            fit.record.elements = constrained(fit.target, pool.z, pool.smoothed())
+    return fit.record.elements
 
 
-def constrained(target: Target, pool: WeightedDraws) -> Elements:
-    """Weighted draws in the target's own variables."""
-    shapes = jax.eval_shape(target.constrain, jax.ShapeDtypeStruct((target.dim,), jnp.asarray(pool.z[:1]).dtype))
+def constrained(target: Target, z: Any, log_weights: np.ndarray | None) -> Elements:
+    """Draws in the target's own variables."""
+    shapes = jax.eval_shape(target.constrain, jax.ShapeDtypeStruct((target.dim,), jnp.asarray(z[:1]).dtype))
     shapes = {name: tuple(shapes[name].shape) for name in _in_order(target.names, list(shapes))}
     count = sum(int(np.prod(shape)) for shape in shapes.values())
-    n = min(pool.log_p.size, max(_LEAST_ROWS, _MOST // max(count, 1)))
+    n = min(len(z), max(_LEAST_ROWS, _MOST // max(count, 1)))
     values = np.empty((n, count))
-    for here, block in _blocks(target, pool, n):
+    for here, block in _blocks(target, z[:n]):
         rows = here.stop - here.start
         parts = [np.asarray(block[name], np.float64)[:rows].reshape(rows, -1) for name in shapes]
         values[here] = np.concatenate(parts, axis=1)
-    return Elements(names_of(shapes, target.labels), values, _weights(pool, n), _sizes(shapes))
+    weights = None if log_weights is None else _normalised(log_weights[:n])
+    return Elements(names_of(shapes, target.labels), values, weights, _sizes(shapes))
 
 
 def elements_of_tree(tree: Any, coordinates: tuple[str, ...] = ()) -> Elements:
@@ -110,20 +117,18 @@ def _sizes(shapes: Mapping[str, tuple[int, ...]]) -> tuple[tuple[str, int], ...]
     return tuple((name, int(np.prod(shape))) for name, shape in shapes.items())
 
 
-def _blocks(target: Target, pool: WeightedDraws, n: int) -> Iterator[tuple[slice, Mapping[str, Any]]]:
+def _blocks(target: Target, z: np.ndarray) -> Iterator[tuple[slice, Mapping[str, Any]]]:
     """Some draws at a time in the target's own variables, all blocks of one size: one program serves them."""
     function: Callable = jax.jit(jax.vmap(target.constrain))
-    rows = min(n, max(_LEAST_ROWS, _BLOCK // target.width))
-    z = pool.z[:n]
-    for start in range(0, n, rows):
-        here = slice(start, min(start + rows, n))
+    rows = min(len(z), max(_LEAST_ROWS, _BLOCK // target.width))
+    for start in range(0, len(z), rows):
+        here = slice(start, min(start + rows, len(z)))
         block = z[here]
         padded = np.concatenate([block, np.broadcast_to(block[-1], (rows - len(block), block.shape[1]))])
         yield here, function(padded)
 
 
-def _weights(pool: WeightedDraws, n: int) -> np.ndarray | None:
-    log_weights = pool.smoothed()[:n]
+def _normalised(log_weights: np.ndarray) -> np.ndarray | None:
     top = np.max(log_weights)
     if not np.isfinite(top):
         return None

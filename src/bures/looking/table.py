@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bures.check import fail
+from bures.diagnostics.diagnostics import Verdict
 from bures.looking.elements import elements_of, elements_of_tree
 
 if TYPE_CHECKING:
@@ -140,7 +141,8 @@ def summarise_fit(fit: "Fit", quantiles: Sequence[float] = QUANTILES, *, correct
     columns = moments(elements.values, weights, check_quantiles(quantiles))
     n = len(elements.values)
     if weights is None:
-        how = f"{n:,} plain draws" + (", not corrected: no weight is finite" if corrected else "")
+        why = "there are no weights" if found.verdict is Verdict.UNJUDGED else "no weight is finite"
+        how = f"{n:,} plain draws" + (f", not corrected: {why}" if corrected else "")
     else:
         how = f"{n:,} draws, corrected by importance weights: {elements.effective:,.0f} effective"
     if n < found.num_samples:
