@@ -75,7 +75,7 @@ class Predict:
 
         names = self.source.pointwise_sites()
 
-        def one(values: Mapping[str, Any]) -> dict[str, Any]:
+        def one(values: dict[str, Any]) -> dict[str, Any]:
             model = handlers.substitute(self.source.handled(), data=values)
             with running():
                 sites = handlers.trace(model).get_trace(*args, **kwargs)

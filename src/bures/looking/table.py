@@ -106,7 +106,7 @@ class Summary(Mapping[str, dict[str, float]]):
         texts = self.texts()
         lines = [self.heads, *(row for row in texts if len(row) > 1)]
         widths = [max(len(line[place]) for line in lines) for place in range(len(self.heads))]
-        formatted = [_aligned(line, widths) if len(line) > 1 else line[0] for line in [self.heads, *texts]]
+        formatted = [_aligned(line, widths) if len(line) > 1 else "".join(line) for line in [self.heads, *texts]]
         hint = [_HINT] if len(lines) - 1 < len(self.names) else []
         title = [self.title] if self.title else []
         return "\n".join([*title, *formatted, *hint, self.basis, sentence(self.verdict, self.message)])
@@ -236,7 +236,7 @@ def _errors_of_chains(chains: int, values: np.ndarray, columns: Mapping[str, np.
     """Of chains, whose draws are not independent, by their effective sizes; else as of independent draws."""
     if chains == 1:
         return columns["mcse"]
-    from arviz_stats.base import array_stats
+    from arviz_stats.base.array import array_stats
 
     draws = values.reshape(chains, -1, values.shape[1])
     sizes = [array_stats.ess(draws[:, :, i], method="mean") for i in range(draws.shape[2])]
