@@ -149,7 +149,7 @@ def test_stan_one_liner():
     data = json.dumps({name: np.asarray(value).tolist() for name, value in SCHOOLS.items()})
     fit, tree = bures.stan.fit(EIGHT_SCHOOLS, data, num_draws=300, num_steps=20)
     assert fit.num_steps == 20
-    assert set(tree.posterior.data_vars) == {"mu", "tau", "eta", "theta"}
+    assert set(tree.posterior.data_vars) == {"mu", "tau", "eta", "theta", "y_rep"}
     assert tree.log_likelihood["log_lik"].shape == (1, 300, 8)
     assert tree.posterior.attrs["stan_version"].count(".") == 2
 
