@@ -12,7 +12,7 @@ import pytest
 import bures
 from bures.frontends import from_numpyro, from_pymc, from_stan
 from tests.problems import needs_stan
-from tests.test_frontends import SCHOOLS, STAN
+from tests.test_frontends import EIGHT_SCHOOLS, SCHOOLS
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 2))
@@ -165,7 +165,7 @@ def test_pymc_wants_names(pymc_fit, key):
 
 @needs_stan
 def test_stan_generates_quantities(key):
-    fit = bures.fit(from_stan(STAN / "schools.stan", SCHOOLS), key=jax.random.key(0))
+    fit = bures.fit(from_stan(EIGHT_SCHOOLS, SCHOOLS), key=jax.random.key(0))
     tree = fit.predict(key)
     residuals = (tree.posterior_predictive["y_rep"].values - tree.posterior["theta"].values) / SCHOOLS["sigma"]
     assert np.std(residuals) == pytest.approx(1, abs=4 / np.sqrt(2 * residuals.size))
