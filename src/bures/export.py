@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Key
 from bures.check import check_key, check_positive_integer
 from bures.diagnostics import WeightedDraws
 from bures.family import AbstractApproximation, LowRankGaussian
+from bures.rows.stream import affordable_draws
 from bures.target import Target
 
 if TYPE_CHECKING:
@@ -32,8 +33,9 @@ def to_arviz(fit: "Fit", key: Key[Array, ""], *, num_draws: int, resample: bool)
     check_key(key)
     target = fit.target
     pool = fit.draws()
-    if pool.log_p.size < (10 * num_draws if resample else num_draws):  # the judgement's are too few: take more
-        pool = WeightedDraws.draw(key, fit.approximation, target, 10 * num_draws if resample else num_draws)
+    wanted = max(num_draws, min(10 * num_draws, affordable_draws(target))) if resample else num_draws
+    if pool.log_p.size < wanted:  # the judgement's are too few: take more
+        pool = WeightedDraws.draw(key, fit.approximation, target, wanted)
     kept = pool.choose(jax.random.fold_in(key, 1), num_draws) if resample else slice(num_draws)
     statistics = {name: value[kept][None] for name, value in weight_statistics(pool).items()}
     found = fit.diagnostics

@@ -34,6 +34,7 @@ from bures.fitting.judgement import Judgement, restore
 from bures.fitting.result import Fit, Plan, Record, Refinement
 from bures.geometry import Euclidean
 from bures.loop import LoopState, Method, State, Trace
+from bures.rows.subsampled import RowsUse
 from bures.start import Mode, View
 from bures.target import Target, as_target
 from bures.target.blocks import equations
@@ -82,6 +83,7 @@ def _description(fit: Fit) -> dict[str, Any]:
         "mixed": [fit.record.mixed_rounds, fit.record.mixed_evaluations],
         "cut_evaluations": fit.record.cut_evaluations,
         "plan": fit.record.plan,
+        "rows": None if fit.record.rows is None else dataclasses.asdict(fit.record.rows),
         "num_start_modes": len(fit.record.modes),
     }
 
@@ -260,6 +262,7 @@ def _rebuild_record(description: dict[str, Any], arrays: dict[str, np.ndarray]) 
         scale=scale,
         cut_evaluations=description.get("cut_evaluations", 0),
         plan=None if plan is None else Plan(*plan),
+        rows=None if description.get("rows") is None else RowsUse(**description["rows"]),
         probes=(arrays["probes"], arrays["log_densities"]) if "probes" in arrays else None,
         start_evaluations=description.get("start_evaluations", 0),
         grows=description.get("grows", False),

@@ -82,7 +82,8 @@ class WeightedDraws(NamedTuple):
         first = 0 if known is None else known.log_p.size
         if num_samples * q.dim <= _HELD:
             z = draw_points(make_generator(), q, num_samples)
-            values, scores = evaluator.value_and_score(z[first:])
+            new = z[first:]
+            values, scores = (evaluator.value(new), None) if evaluator.one_pass else evaluator.value_and_score(new)
             found = cls.at(z[first:], values, q)
             return (found, scores) if known is None else (known.joined(found), None)
         points, found = Points(make_generator, q, num_samples), known

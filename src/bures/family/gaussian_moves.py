@@ -91,7 +91,7 @@ def whitened_step(
     stale = (average_size > settings.stale * size) | (average_size == 0)
     cosine = _nats(gradient, average) / pick(stale, 1.0, xp.sqrt(size * average_size))
     change = pick(cosine < 0, 1 / xp.sqrt(larger(size, 1)), -cosine / 2)
-    delay = pick(stale, state.delay, larger(state.delay + change, 0))
+    delay = pick(stale, state.delay, larger(state.delay + change, 0.0))
     gain = 1 / (1 + delay)
 
     values, vectors = linalg.eigh(whitened)

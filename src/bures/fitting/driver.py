@@ -1,6 +1,7 @@
 """`fit`: the driver of the steps, on the host or in compiled calls, with stopping and an honest outcome."""
 
 import contextlib
+import copy
 import time
 from collections.abc import Callable
 from typing import Any
@@ -35,6 +36,8 @@ from bures.loop import LoopState, Method, Methods, Trace, advance, advance_on_ho
 from bures.mixing.rounds import evaluations_for
 from bures.objective import AbstractObjective
 from bures.outcome import CUT_SHORT, Outcome, has_converged, has_diverged
+from bures.rows.settling import settle
+from bures.rows.subsampled import SubsampledEvaluator, subsampled_evaluator
 from bures.start import Start, find_start
 from bures.start_in_factors import find_start_in_factors
 from bures.target import Target, as_target
@@ -43,7 +46,8 @@ MAX_STEPS = 10_000  # when the number of steps is left to the stopping rule
 _CAPACITY = 100  # steps in one call, at the most
 _RESPONSE = 0.2  # seconds one call should take: how long Ctrl-C and the progress bar may wait
 _SEARCHED_DIM = 50  # up to which a search for modes alone finds the start
-_START = 2**32 - 1  # with the key, for the start: no step has this number
+# With the key, for the start, the rows that are held and the start from them: no step has these numbers.
+_START, _ROWS, _SETTLED = 2**32 - 1, 2**32 - 4, 2**32 - 5
 
 
 def fit(
@@ -124,7 +128,16 @@ def fit(
         _refuse_limits(limits)
         return _fit_traced(key, target, method, family.standard(target.dim) if init is None else init, num_steps)
     begun, evaluator = _begin(
-        key, target, method, family, init, estimator is None, num_steps is None, is_open=is_open, limits=limits
+        key,
+        target,
+        method,
+        family,
+        init,
+        estimator is None,
+        num_steps is None,
+        is_open=is_open,
+        limits=limits,
+        tolerance=tolerance,
     )
     begun.record.plan = Plan(num_steps or MAX_STEPS, tolerance, num_steps is None)
     return _finish(begun, evaluator, progress, callback, limits)
@@ -226,6 +239,7 @@ def _begin(
     *,
     is_open: bool = False,
     limits: Limits | None = None,
+    tolerance: float | None = None,
 ) -> tuple[Fit, Evaluator]:
     """The fit before its first step, and its evaluator.
 
@@ -233,8 +247,11 @@ def _begin(
     """
     dtype = None if init is None else init_state(target, init=init, **method.parts()).approximation.mean.dtype
     dense = isinstance(family, FullRank | Mixture)
-    evaluator = evaluator_of(target, dense, dtype) if evaluator is None else evaluator
-    began = time.perf_counter()
+    began, rows = time.perf_counter(), None
+    if evaluator is None:
+        if method.runs_on_host and not isinstance(family, Mixture):
+            rows = subsampled_evaluator(target, lambda: host_generator(key, _ROWS), dtype=dtype, tolerance=tolerance)
+        evaluator = evaluator_of(target, dense, dtype) if rows is None else rows
     if init is not None:
         start = Start(init)
         evaluator = evaluator if limits is None else limits.watch(evaluator)
@@ -245,12 +262,16 @@ def _begin(
         start = limits.start(lambda: _find_start(key, target, watched, kind), family)
     if is_open and type(enough := default_family(target, init, start)) is not type(family):
         family, start = enough, start._replace(approximation=enough.of(start.approximation))
+    if rows is not None:
+        objective = rows.suited(method.objective, start.approximation, host_generator(key, _SETTLED))
+        method = Method(objective, method.estimator, method.geometry)
     if chooses:
         columns = getattr(start.approximation, "capacity", 0)
         chosen = default_estimator(target, method.objective, start.variance, family, columns)
         method = Method(method.objective, chosen, method.geometry)
-    on_host = stops_by_itself and method.runs_on_host
+    on_host = (stops_by_itself or rows is not None) and method.runs_on_host
     record = Record(start_evaluations=evaluator.count, grows=on_host and chooses, modes=start.modes, scale=start.scale)
+    record.rows = None if rows is None else rows.use
     record.seconds["start"] = time.perf_counter() - began - evaluator.compile_seconds
     q = to_host(start.approximation) if on_host else to_device(start.approximation)
     loop = LoopState.start(init_state(target, init=q, **method.parts()))
@@ -294,6 +315,7 @@ def resume(
         cut_evaluations=old.cut_evaluations,
         plan=plan if num_steps is None else Plan(fit.num_steps + num_steps, None, False),
         probes=old.probes,
+        rows=copy.deepcopy(old.rows),
     )
     unsettled = Fit(
         fit.approximation,
@@ -307,7 +329,11 @@ def resume(
         record,
     )
     q = fit.approximation
-    evaluator = limits.watch(evaluator_of(fit.target, q.is_dense, q.mean.dtype))
+    evaluator = evaluator_of(fit.target, q.is_dense, q.mean.dtype)
+    if record.rows is not None:
+        options = dict(dtype=q.mean.dtype, tolerance=None if plan is None else plan.tolerance, use=record.rows)
+        evaluator = subsampled_evaluator(fit.target, lambda: host_generator(fit.key, _ROWS), **options) or evaluator
+    evaluator = limits.watch(evaluator)
     return _finish(unsettled, evaluator, progress, callback, limits)
 
 
@@ -329,6 +355,8 @@ def _check_init(init: Any) -> None:
 
 def _find_start(key: Key[Array, ""], target: Target, evaluator: Evaluator, family: AbstractFamily) -> Start:
     """A start found by looking at the target, in the precision of the fit."""
+    if isinstance(evaluator, SubsampledEvaluator):
+        return _find_start_by_rows(key, evaluator, family)
     rng = host_generator(key, _START)
     draws = default_draws(target.dim) if isinstance(family, FullRank) else FEW_POINTS
     searched = find_start(rng, target, evaluator, draws) if target.dim <= MANY else None
@@ -339,6 +367,19 @@ def _find_start(key: Key[Array, ""], target: Target, evaluator: Evaluator, famil
         start = find_start_in_factors(rng, target, evaluator, searched, dense)
     q = jax.tree.map(lambda part: np.asarray(part, evaluator.dtype), family.of(start.approximation))
     return start._replace(approximation=q, variance=start.variance if isinstance(family, FullRank) else np.inf)
+
+
+def _find_start_by_rows(key: Key[Array, ""], evaluator: SubsampledEvaluator, family: AbstractFamily) -> Start:
+    """A start found by looking at a part of the rows, then moved to where all of them are."""
+    part = evaluator.pilot()
+    pilot = evaluator_of(part, isinstance(family, FullRank), evaluator.dtype)
+    pilot.before_call, pilot.after_call = evaluator.before_call, evaluator.after_call
+    start = _find_start(key, part, pilot, family)
+    evaluator.count += pilot.count
+    evaluator.compile_seconds += pilot.compile_seconds
+    start = settle(evaluator, start, family, host_generator(key, _SETTLED))
+    q = jax.tree.map(lambda part: np.asarray(part, evaluator.dtype), start.approximation)
+    return start._replace(approximation=q)
 
 
 def _fit_traced(

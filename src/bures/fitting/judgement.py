@@ -16,12 +16,14 @@ from bures.draws import host_generator
 from bures.engine import Evaluator
 from bures.family import AbstractApproximation, Gaussian
 from bures.family.approximation import in_double
+from bures.rows.stream import affordable_draws
 from bures.start import LATER_EVALUATIONS, SLOW, Mode, View
 from bures.target import Target
 from bures.threads import one_blas_thread
 
 _POOLS = (4_000, 10_000, 40_000)  # draws; more are taken only while they leave the verdict undecided
 _SLOW_POOL = 2_000  # the first, of a target that is slow to evaluate
+_SECOND_PASS = 5  # times the draws
 _HOPELESS = 0.01  # share of effective draws below which more of them do not help
 JUDGED, _SEARCHED = 2**32 - 2, 2**32 - 3  # with the key, for the draws and the search: no step has these numbers
 _SEARCHED_DIM = 250  # dimensions up to which other modes are searched for where q has no d × d factor
@@ -101,6 +103,9 @@ def _judge(
         return host_generator(key, JUDGED)
 
     pools = (_SLOW_POOL, *_POOLS) if target.width > SLOW else _POOLS
+    if evaluator.one_pass:  # by rows: draws of one pass over them, and of one more if these do not decide
+        few = min(pools[0], affordable_draws(target))
+        pools = few, _SECOND_PASS * few
     if partly:
         draws, scores = _affordable_pool(generator, q, evaluator, pools[0])
     else:
@@ -158,7 +163,7 @@ def _affordable_pool(
 def _affordable(evaluator: Evaluator, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """log p and scores at the first points, as far as the evaluator's limits go."""
     pieces = [(np.zeros(0, evaluator.dtype), np.zeros((0, evaluator.dim), evaluator.dtype))]
-    done, size = 0, evaluator.block
+    done, size = 0, len(z) if evaluator.one_pass else evaluator.block
     while done < len(z) and size:
         try:
             pieces.append(evaluator.value_and_score(z[done : done + size]))

@@ -21,6 +21,8 @@ from bures.fitting.defaults import default_methods
 from bures.fitting.judgement import Judgement, judge
 from bures.loop import LoopState, Method, Methods, State, Trace
 from bures.outcome import Outcome
+from bures.rows.stream import affordable_draws, rows_read_of
+from bures.rows.subsampled import RowsUse
 from bures.start import LATER_EVALUATIONS, Mode
 from bures.target import Target
 
@@ -87,6 +89,7 @@ class Record:
         cut_evaluations: int = 0,
         plan: Plan | None = None,
         probes: Any = None,
+        rows: RowsUse | None = None,
     ):
         self.start_evaluations, self.modes, self.scale = start_evaluations, modes, scale
         self.grows = grows  # whether late steps take more draws, as those of the default method on the host do
@@ -96,6 +99,7 @@ class Record:
         self.refinement = refinement
         self.cut_evaluations = cut_evaluations  # of steps that were begun when a limit, or the user, ended the fit
         self.plan = plan
+        self.rows = rows  # what a fit by batches of rows has read, and where it is
         self.probes = probes  # points and their log densities, by which files recognise the target
         self.elements: Any = None  # the judgement's draws in the model's own variables: see bures.looking
 
@@ -196,6 +200,7 @@ class Fit(eqx.Module):
         if record.judgement is not None:
             return record.judgement
         began, compiled = time.perf_counter(), evaluator.compile_seconds
+        read = rows_read_of(self.target)
         allowed = _search_evaluations(record.start_evaluations, self._cost.log_densities)
         record.judgement = judge(
             self.key,
@@ -209,6 +214,8 @@ class Fit(eqx.Module):
             partly=partly,
             **self.run_facts(),
         )
+        if record.rows is not None:
+            record.rows.reads["judgement"] = (rows_read_of(self.target) - read) / record.rows.num_rows
         compiled = evaluator.compile_seconds - compiled
         record.seconds["judgement"] = time.perf_counter() - began - compiled
         record.seconds["compile"] = record.seconds.get("compile", 0.0) + compiled
@@ -261,13 +268,14 @@ class Fit(eqx.Module):
 
         With `K` it is the paper's procedure: each draw is chosen among K fresh ones by their weights. Without, all
         draws are chosen from one pool of max(10 n, 10,000) by Pareto-smoothed weights, which costs less; beyond 6,710
-        dimensions of so many that they fill half a gigabyte.
+        dimensions of so many that they fill half a gigabyte, and with many rows as many as a pass affords.
         """
         check_key(key)
         check_positive_integer("n", n, "It is the number of draws.")
         key_pool, key_choice = jax.random.split(key)
         if K is None:
             size = max(10 * n, min(_POOL, _POOL_ELEMENTS // self.target.dim))
+            size = max(n, min(size, affordable_draws(self.target)))
             draws = WeightedDraws.draw(key_pool, self.approximation, self.target, size)
             return jnp.asarray(draws.z[draws.choose(key_choice, n)])
         check_positive_integer("K", K, "It is the number of candidates for each draw, e.g. K=50.")
@@ -400,6 +408,7 @@ class Fit(eqx.Module):
         figures = f"nESS {100 * found.ness:.1f}%"
         judged = f"{figures}." if found.trustworthy else f"But k̂ = {found.khat:.2f}, {figures}."
         refined = f"\n{self.record.refinement}" if self.record.refinement else ""
+        refined = f"\n{self.record.rows}{refined}" if self.record.rows else refined
         if found.verdict is Verdict.UNJUDGED:
             return f"{text}{refined}\n{found.message}"
         return f"{text}{refined}\n{judged} {found.message} {self.next_step()}".rstrip()

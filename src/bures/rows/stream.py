@@ -23,6 +23,7 @@ from bures.rows.sums import (
     weighted_hessian_of_rows,
 )
 
+_LEAST_DRAWS, _ROW_EVALUATIONS = 256, 5 * 10**8  # at which a pass is evaluated: draws, and draws times rows
 _FEWEST_POINTS = 8  # that a program is made for; more are padded up to the next power of two
 
 
@@ -130,6 +131,18 @@ class Stream:
             for total, part in zip(totals, parts, strict=True):
                 total += np.asarray(part)[:n]
         return totals
+
+
+def affordable_draws(target: Any) -> int:
+    """Draws at which one pass over all rows of a target may be evaluated; of a target that has none, any number."""
+    stream = getattr(target.log_density, "stream", None)
+    return 2**62 if stream is None else max(_LEAST_DRAWS, _ROW_EVALUATIONS // stream.num_rows)
+
+
+def rows_read_of(target: Any) -> int:
+    """Rows that were read of a target's data so far."""
+    stream = getattr(target.log_density, "stream", None)
+    return 0 if stream is None else stream.rows_read
 
 
 class StreamedDensity(eqx.Module):
