@@ -96,14 +96,14 @@ def test_an_edited_file_is_refused(saved, place):
 
 
 def test_another_version_is_refused_by_its_number(saved):
-    saved.write_bytes(saved.read_bytes().replace(b"bures-fit 4\n", b"bures-fit 99\n", 1))
+    saved.write_bytes(saved.read_bytes().replace(b"bures-fit 5\n", b"bures-fit 99\n", 1))
     with pytest.raises(ValueError, match="version '99'"):
         bures.load(saved, target=bures.models.eggbox())
 
 
 def test_a_payload_that_is_not_an_archive_is_refused(saved):
     payload = b"not a zip"
-    saved.write_bytes(b"bures-fit 4\n" + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload)
+    saved.write_bytes(b"bures-fit 5\n" + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload)
     with pytest.raises(ValueError, match="cannot be read"):
         bures.load(saved, target=bures.models.eggbox())
 
@@ -381,3 +381,39 @@ def test_float32_fits_come_back_in_float32(tmp_path):
     loaded = bures.load(tmp_path / "f.fit", target=target)
     assert loaded.approximation.mean.dtype == jnp.float32
     assert_same(loaded.resume(5), fit.resume(5))
+
+
+def test_one_kind_of_error_for_all_that_is_wrong_with_a_file(saved):
+    from bures.storage import FileError
+
+    arrays = arrays_of(saved)
+    description = json.loads(arrays["description"].tobytes())
+    method = description["method"]
+    edits = [
+        {"dim": 10**9},
+        {"num_modes": 10**12},
+        {"outcome": "os"},
+        {"more": 1},
+        {"method": method | {"geometry": {"type": "load", "arguments": {"path": "x", "target": None}}}},
+        {"method": method | {"geometry": {"type": "Whitened", "arguments": {"nonsense": 1}}}},
+    ]
+    for edit in edits:
+        write(saved, 5, arrays, description | edit)
+        with pytest.raises(FileError):
+            bures.load(saved, target=bures.models.eggbox())
+    changed = arrays | {"approximation.mean": arrays["approximation.mean"] + 1e-3}
+    write(saved, 5, changed, description)
+    with pytest.raises(FileError, match="neither its last nor its best"):
+        bures.load(saved, target=bures.models.eggbox())
+    moved = {name: array + 1e-3 if name.endswith(".mean") else array for name, array in arrays.items()}
+    write(saved, 5, moved, description)
+    with pytest.raises(FileError, match="its log density is another at"):
+        bures.load(saved, target=bures.models.eggbox())
+    write(saved, 5, arrays | {"log_q": arrays["log_q"] + 1e-2}, description)
+    with pytest.raises(FileError, match="are not those of its approximation"):
+        bures.load(saved, target=bures.models.eggbox())
+    for path in (None, 3, ""):
+        with pytest.raises(ValueError, match="path must be a path"):
+            bures.load(path, target=bures.models.eggbox())
+    write(saved, 5, arrays, description)
+    assert_same(bures.load(saved, target=bures.models.eggbox()), fitted(5, METHODS["bures-wasserstein"]))

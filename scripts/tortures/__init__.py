@@ -1,0 +1,1 @@
+"""The sections of `scripts/torture.py`, a file each."""
