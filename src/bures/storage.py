@@ -24,8 +24,8 @@ from bures.fitting.judgement import Judgement, restore
 from bures.fitting.result import Fit, Plan, Record, Refinement
 from bures.geometry import Euclidean
 from bures.loop import LoopState, Method, State, Trace
-from bures.rows.subsampled import RowsUse
 from bures.recognition import NUM_PROBES, check_same_density, log_densities, probes_of
+from bures.rows.subsampled import RowsUse
 from bures.start import Mode, View
 from bures.stored import (
     KINDS,
