@@ -11,7 +11,7 @@ BIN := .venv/bin
 	touch $@
 
 .venv/demo.stamp: .venv/pip.stamp pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable .
+	$(BIN)/python -m pip install --quiet --editable '.[cli]'
 	touch $@
 
 # pip would compile all that it installs, in one process; here two compile what is neither a test nor Node. As with

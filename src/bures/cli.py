@@ -14,7 +14,6 @@ import numpy as np
 import typer
 
 app = typer.Typer(
-    add_completion=False,
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
@@ -577,7 +576,10 @@ def main() -> None:
     try:
         app()
     except (ValueError, OSError, ImportError) as error:
-        message = " ".join(str(error).split())
+        from bures.extras import remedy
+
+        said = remedy(error) if type(error) is ModuleNotFoundError else None
+        message = said or " ".join(str(error).split())
         typer.echo(f"bures: {message}", err=True)
         sys.exit(2)
     except KeyboardInterrupt:

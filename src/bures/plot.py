@@ -11,7 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import jax
-import matplotlib as mpl
+
+try:
+    import matplotlib as mpl
+except ImportError as error:
+    raise ImportError("Figures need matplotlib: pip install 'bures[plot]'.") from error
 import numpy as np
 from jaxtyping import Array, Key
 from matplotlib import rcsetup

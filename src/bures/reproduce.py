@@ -21,6 +21,7 @@ from bures.check import check_positive_integer
 from bures.experiments import protocol, sheet
 from bures.experiments.provenance import code
 from bures.experiments.store import UNKNOWN, Store
+from bures.extras import missing
 from bures.plot import _styled
 from bures.storage import write_atomically
 
@@ -39,14 +40,14 @@ def load_experiment(name: str) -> Any:
 
 
 def load_benchmark(name: str) -> Any:
-    """The module of a benchmark; an error that names the extra if a library is missing."""
+    """The module of a benchmark, if the libraries that it compares with, its `NEEDS`, are installed."""
     present = [each for each in BENCHMARKS if importlib.util.find_spec(f"bures.benchmarks.{each}")]
     if name not in present:
         raise ValueError(f"benchmark must be one of {', '.join(present)}, but got {name!r}.")
-    try:
-        return importlib.import_module(f"bures.benchmarks.{name}")
-    except ImportError as error:
-        raise ImportError(f"bench {name} needs {error.name}. Install it with `pip install 'bures[bench]'`.") from error
+    module = importlib.import_module(f"bures.benchmarks.{name}")
+    if absent := missing(*getattr(module, "NEEDS", ())):
+        raise ImportError(f"bench {name} compares with {', '.join(absent)}: pip install 'bures[bench]'.")
+    return module
 
 
 def _store(name: str, module: Any, mode: str, out: Path) -> Store:

@@ -21,6 +21,8 @@ from bures.experiments.protocol import Store, run_cells
 SETTINGS = {"numpyro_steps": 5_000, "numpyro_step_size": 0.01}
 _PREPARE = "import sys; from bures.frontends.stan_files import compile_program; compile_program(sys.argv[1])"
 
+NEEDS = ("numpyro", "pymc")
+
 
 class Benchmark:
     """The cells of the benchmark, as the protocol of the experiments takes them."""

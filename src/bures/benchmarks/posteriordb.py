@@ -35,6 +35,8 @@ SETTINGS = {
     "num_samples": 10_000,
 }
 
+NEEDS = ("blackjax", "numpyro", "pymc", "pymc_extras")
+
 
 class Benchmark:
     """The cells of the benchmark, as the protocol of the experiments takes them."""

@@ -130,6 +130,9 @@ def _census(settings: dict[str, Any], design: str, every: list[str]) -> dict[str
     }
 
 
+NEEDS = ("blackjax", "numpyro", "pymc", "pymc_extras")
+
+
 class Benchmark:
     """What the protocol of the experiments takes."""
 

@@ -4,13 +4,17 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from bures.extras import missing
 from bures.loop import Trace
 
 
 @contextmanager
 def progress_bar(progress: bool | None, total: int, done: int) -> Iterator[Callable[[int, Trace], None]]:
-    """A bar on standard error with the current bound and nESS, or nothing; by default only on a terminal."""
-    if not (sys.stderr.isatty() if progress is None else progress):
+    """A bar on standard error with the current bound and nESS, or nothing; by default only on a terminal.
+
+    Without rich there is none.
+    """
+    if not (sys.stderr.isatty() if progress is None else progress) or missing("rich"):
         yield lambda count, trace: None
         return
     from rich.console import Console

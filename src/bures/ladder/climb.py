@@ -266,10 +266,7 @@ class _Climb:
         if rung.trustworthy or not self.passed():
             self.best = rung
         if self.progress and not rung.trustworthy:
-            from rich.console import Console
-
-            line = f"{rung.name}, {sum(self.spent.values())} evaluations: {rung.verdict}"
-            Console(stderr=True, soft_wrap=True).print(line, markup=False)
+            sys.stderr.write(f"{rung.name}, {sum(self.spent.values())} evaluations: {rung.verdict}\n")
 
     def is_even(self, fit: Fit) -> bool:
         """Whether its weights are so even that a further rung is not worth its cost.
