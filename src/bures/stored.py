@@ -4,6 +4,7 @@ The digest of a file tells accidents. An edited file with a digest of its own is
 together; one that does is another valid fit, and only data.
 """
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterable
@@ -21,6 +22,7 @@ from bures.geometry import BuresWasserstein, Euclidean, ForwardBackward, Whitene
 from bures.objective import ELBO, IWELBO, VRIWAE
 from bures.outcome import Outcome
 from bures.recognition import NUM_PROBES, check_same_density
+from bures.rows.subsampled import RowsUse
 from bures.start import Mode, View
 
 KINDS: dict[str, type[AbstractApproximation]] = {
@@ -88,6 +90,23 @@ def _is_refinement(value: Any) -> bool:
     return all(_is_number(value[i]) for i in (1, 2)) and isinstance(value[3], int)
 
 
+def _is_rows(value: Any) -> bool:
+    """What a fit by batches of rows has read of them: the fields of `RowsUse`, by their kinds."""
+    if value is None:
+        return True
+    kinds: dict[Any, Callable[[Any], bool]] = {
+        int: _is_count,
+        float: _is_number,
+        str: lambda each: isinstance(each, str),
+        dict[str, float]: lambda each: isinstance(each, dict) and all(map(_is_number, each.values())),
+        list[float]: lambda each: isinstance(each, list) and all(map(_is_number, each)),
+    }
+    fields = {field.name: kinds[field.type] for field in dataclasses.fields(RowsUse)}
+    if not isinstance(value, dict) or set(value) != set(fields):
+        return False
+    return all(fits(value[name]) for name, fits in fields.items())
+
+
 def _are_names(value: Any) -> bool:
     return value is None or (isinstance(value, list) and all(isinstance(name, str) for name in value))
 
@@ -106,7 +125,7 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
     "mixed": lambda value: isinstance(value, list) and len(value) == 2 and all(map(_is_count, value)),
     "cut_evaluations": _is_count,
     "plan": _is_plan,
-    "rows": lambda value: value is None or (isinstance(value, dict) and all(map(_is_plain, value.values()))),
+    "rows": _is_rows,
     "num_start_modes": _is_count,
 }
 _JUDGED: dict[str, Callable[[Any], bool]] = {
