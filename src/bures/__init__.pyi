@@ -49,6 +49,7 @@ from bures.ladder import sample as sample
 from bures.learned_centring import Centring as Centring, learn_centring as learn_centring
 from bures.loop import Info as Info, State as State, init as init, step as step
 from bures.many import Fits as Fits, fit_many as fit_many
+from bures.mesh import shard_rows as shard_rows
 from bures.newton import laplace as laplace
 from bures.objective import ELBO as ELBO, IWELBO as IWELBO, VRIWAE as VRIWAE
 from bures.outcome import Outcome as Outcome

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from bures import datasets
 from bures.check import as_array, check_floating, check_real, default_dtype, fail, is_traced
+from bures.mesh import RowMesh, arranged, sum_over_mesh
 from bures.target import Target, map_in_blocks, sum_in_blocks
 
 _POINTS, _ROWS = 512, 1024  # of a regression, in a block
@@ -51,18 +52,19 @@ class _LogisticRegression(eqx.Module):
     counts: Float[Array, " dim"]  # Xᵀ y over all observations: all that the labels contribute
     prior_variance: Float[Array, ""]
     grouped: int = eqx.field(static=True)
+    rows: RowMesh | None = eqx.field(static=True, default=None)  # the devices over which rows are spread
     smooth: ClassVar[bool] = True
 
     def __call__(self, z: Float[Array, " dim"]) -> Float[Array, ""]:
-        loss = jnp.sum(self.repeats * softplus(self.X @ z.astype(self.X.dtype)), dtype=z.dtype)
-        return self._apart_from_loss(z) - loss
+        def loss(X, repeats, z):
+            return jnp.sum(repeats * softplus(X @ z.astype(X.dtype)), dtype=z.dtype)
+
+        return self._apart_from_loss(z) - self._on_all_devices(loss, z)
 
     def values(self, z: Float[Array, "points dim"]) -> Float[Array, " points"]:
         def block(z):
-            rounded = z.astype(self.X.dtype)
-
-            def loss(X, repeats, group):
-                return _losses(X @ rounded.T, repeats, group)
+            def loss(X, repeats, group, z):
+                return _losses(X @ z.astype(X.dtype).T, repeats, group)
 
             return jax.vmap(self._apart_from_loss)(z) - self._sum_over_rows(loss, z, arrays=1)
 
@@ -72,10 +74,8 @@ class _LogisticRegression(eqx.Module):
         self, z: Float[Array, "points dim"]
     ) -> tuple[Float[Array, " points"], Float[Array, "points dim"]]:
         def block(z):
-            rounded = z.astype(self.X.dtype)
-
-            def loss_and_slope(X, repeats, group):
-                x = X @ rounded.T
+            def loss_and_slope(X, repeats, group, z):
+                x = X @ z.astype(X.dtype).T
                 return _losses(x, repeats, group), (X * repeats[:, None]).T @ _sigmoid(x)
 
             loss, slope = self._sum_over_rows(loss_and_slope, z, arrays=2)
@@ -88,13 +88,11 @@ class _LogisticRegression(eqx.Module):
         self, weights: Float[Array, " points"], z: Float[Array, "points dim"]
     ) -> Float[Array, "dim dim"]:
         def block(weights, z):
-            rounded = z.astype(self.X.dtype)
-
-            def curvature(X, repeats, group):
-                p = _sigmoid(X @ rounded.T)
+            def curvature(X, repeats, group, z, weights):
+                p = _sigmoid(X @ z.astype(X.dtype).T)
                 return (X.T * (repeats * ((p * (1 - p)) @ weights.astype(X.dtype)))) @ X
 
-            return self._sum_over_rows(curvature, z, arrays=2)
+            return self._sum_over_rows(curvature, z, weights, arrays=2)
 
         prior = jnp.sum(weights) / self.prior_variance * jnp.eye(z.shape[1], dtype=z.dtype)
         return -sum_in_blocks(block, weights, z, _POINTS, _LANES) - prior
@@ -104,29 +102,45 @@ class _LogisticRegression(eqx.Module):
         prior = -jnp.sum(z**2) / (2 * self.prior_variance) - z.size * jnp.log(2 * jnp.pi * self.prior_variance) / 2
         return self.counts @ z.astype(self.X.dtype).astype(z.dtype) + prior
 
-    def _sum_over_rows(
-        self, function: Callable[[Array, Array, int], Any], z: Float[Array, "points dim"], arrays: int
-    ) -> Any:
-        """The sum of `function(X, repeats, group)` over blocks of rows whose `arrays` fit into the cache."""
+    def _sum_over_rows(self, function: Callable[..., Any], *points: Array, arrays: int) -> Any:
+        """The sum of `function(X, repeats, group, *points)` over blocks of rows whose `arrays` fit into the cache."""
 
-        def add(total, X, repeats, group):
-            return jax.tree.map(lambda x, part: x + part.astype(z.dtype), total, function(X, repeats, group))
+        def of_share(X, repeats, *points):
+            grouped = self.grouped if self.rows is None else X.shape[0] // _GROUP * _GROUP
+            return _sum_over_blocks(function, X, repeats, grouped, points, _ROWS // arrays)
 
-        def step(i, total):
-            X, repeats = (jax.lax.dynamic_slice_in_dim(x, i * size, size) for x in (self.X, self.repeats))
-            return add(total, X, repeats, _GROUP)
+        return self._on_all_devices(of_share, *points)
 
-        shapes = jax.eval_shape(lambda: function(self.X[:1], self.repeats[:1], 1))
-        total = jax.tree.map(lambda x: jnp.zeros(x.shape, z.dtype), shapes)
-        rows = _ROWS // arrays
-        blocks = -(-self.grouped // max(rows, _POINTS * rows // z.shape[0]))
-        size = self.grouped // _GROUP // max(blocks, 1) * _GROUP  # equal blocks: few rows are left for the rest
-        if blocks == 1:
-            total = add(total, self.X[:size], self.repeats[:size], _GROUP)
-        elif blocks:
-            total = jax.lax.fori_loop(0, blocks, step, total)
-        done = blocks * size
-        return add(total, self.X[done:], self.repeats[done:], 1) if done < self.X.shape[0] else total
+    def _on_all_devices(self, function: Callable[..., Any], *points: Array) -> Any:
+        """The sum of `function(X, repeats, *points)` over the rows of each device."""
+        if self.rows is None:
+            return function(self.X, self.repeats, *points)
+        return sum_over_mesh(lambda data, *points: function(*data, *points), self.rows, (self.X, self.repeats), *points)
+
+
+def _sum_over_blocks(
+    function: Callable[..., Any], X: Array, repeats: Array, grouped: int, points: tuple[Array, ...], rows: int
+) -> Any:
+    """The sum of `function(X, repeats, group, *points)` over blocks of about so many rows."""
+    dtype = points[0].dtype
+
+    def add(total, X, repeats, group):
+        return jax.tree.map(lambda x, part: x + part.astype(dtype), total, function(X, repeats, group, *points))
+
+    def step(i, total):
+        some, often = (jax.lax.dynamic_slice_in_dim(x, i * size, size) for x in (X, repeats))
+        return add(total, some, often, _GROUP)
+
+    shapes = jax.eval_shape(lambda: function(X[:1], repeats[:1], 1, *points))
+    total = jax.tree.map(lambda x: jnp.zeros(x.shape, dtype), shapes)
+    blocks = -(-grouped // max(rows, _POINTS * rows // points[0].shape[0]))
+    size = grouped // _GROUP // max(blocks, 1) * _GROUP  # equal blocks: few rows are left for the rest
+    if blocks == 1:
+        total = add(total, X[:size], repeats[:size], _GROUP)
+    elif blocks:
+        total = jax.lax.fori_loop(0, blocks, step, total)
+    done = blocks * size
+    return add(total, X[done:], repeats[done:], 1) if done < X.shape[0] else total
 
 
 def _losses(x: Float[Array, "rows points"], repeats: Float[Array, " rows"], group: int) -> Float[Array, " points"]:
@@ -155,10 +169,10 @@ def _product_and_sum_jvp(primals, tangents):
 def _distinct_rows(X: Float[Array, "n dim"]) -> tuple[Array, Array, int]:
     """The distinct rows of a design, how often each occurs, and how many of the first form groups of equal counts.
 
-    All rows are kept if few are repeated, or if they are spread over several devices.
+    All rows are kept if few are repeated.
     """
     every = X, as_array(np.ones(X.shape[0], X.dtype)), X.shape[0] // _GROUP * _GROUP
-    if is_traced(X) or len(X.devices()) > 1:
+    if is_traced(X):
         return every
     host = np.asarray(X)
     # Equal rows have equal projections on a random vector: a quick way to see whether rows repeat.
@@ -173,10 +187,16 @@ def _distinct_rows(X: Float[Array, "n dim"]) -> tuple[Array, Array, int]:
     return as_array(rows[order]), as_array(repeats[order].astype(X.dtype)), int(grouped.sum())
 
 
+def _counts_on_mesh(mesh: RowMesh, X: Array, y: Array, dtype: Any) -> Array:
+    """Xᵀ y of rows that are spread over devices."""
+    return sum_over_mesh(lambda data: data[0].T.astype(dtype) @ data[1].astype(dtype), mesh, (X, y))
+
+
 def logistic_regression(X: Any, y: Any, prior_variance: float = 10.0, *, names: Any = None) -> Target:
     """Bayesian logistic regression with prior N(0, prior_variance I) on the coefficients.
 
-    `X` is (n, dim), with a column of ones if there is to be an intercept; `y` holds n zeros and ones.
+    `X` is (n, dim), with a column of ones if there is to be an intercept; `y` holds n zeros and ones. Both may be
+    spread over the devices of a mesh by their rows.
 
     >>> target = logistic_regression(jnp.ones((3, 1)), jnp.array([0, 1, 1]))
     >>> round(float(target.log_density(jnp.zeros(1))), 4)
@@ -189,15 +209,21 @@ def logistic_regression(X: Any, y: Any, prior_variance: float = 10.0, *, names: 
         raise fail("y", "zeros and ones", y, "Encode the two classes as 0 and 1.") from error
     if y.shape != X.shape[:1]:
         raise fail("y", f"{X.shape[0]} labels, one per row of X", y, "Check the shapes of X and y.")
-    on_host = not is_traced(X, y) and len(X.devices() | y.devices()) == 1  # then nothing is compiled here
+    (X, y), _, mesh = arranged((X, y))
+    on_host = not is_traced(X, y) and mesh is None  # then nothing is compiled here
     labels = np.asarray(y) if on_host else y
     if not is_traced(y) and not bool(((labels == 0) | (labels == 1)).all()):
         raise fail("y", "zeros and ones", y, "Encode the two classes as 0 and 1.")
     variance = check_real("prior_variance", prior_variance, 0, 1e300, "For example 10.0.", open_low=True)
     precision = default_dtype()  # it may be higher than that of the data
+    variance = as_array(variance, precision)
+    if mesh is not None:
+        counts = _counts_on_mesh(mesh, X, y, precision)
+        repeats = jax.device_put(np.ones(X.shape[0], X.dtype), mesh.sharding)
+        return Target(_LogisticRegression(X, repeats, counts, variance, 0, mesh), X.shape[1], names=names)
     counts = (np.asarray(X) if on_host else X).T.astype(precision) @ labels.astype(precision)
     rows, repeats, grouped = _distinct_rows(X)
-    density = _LogisticRegression(rows, repeats, as_array(counts), as_array(variance, precision), grouped)
+    density = _LogisticRegression(rows, repeats, as_array(counts), variance, grouped)
     return Target(density, X.shape[1], names=names)
 
 

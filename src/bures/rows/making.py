@@ -12,7 +12,9 @@ from jaxtyping import Array, Float, PyTree
 
 from bures.check import as_array, default_dtype, describe, fail
 from bures.engine import default_draws
+from bures.mesh import ShardedRows, arranged, is_spread
 from bures.rows.density import RowDensity
+from bures.rows.on_mesh import MeshDensity
 from bures.rows.sources import ArraySource, Source, is_sliceable
 from bures.rows.stream import Stream, StreamedDensity
 from bures.target.blocks import largest_array
@@ -43,13 +45,14 @@ def of_variables(
 
 def density_from(
     log_prior: Callable, log_likelihood: Callable, data: Any, dim: int, subsample: bool | None
-) -> RowDensity | StreamedDensity:
+) -> RowDensity | StreamedDensity | MeshDensity:
     """The density of rows in memory or of a source, with every argument checked."""
     for name, function in (("log_prior", log_prior), ("log_likelihood", log_likelihood)):
         if not callable(function):
             raise fail(name, "a function", function, "Pass a JAX function.")
     if subsample is not None and not isinstance(subsample, bool):
         raise fail("subsample", "True, False or None", subsample, "Leave it out to choose by the number of rows.")
+    data, weights = data if isinstance(data, ShardedRows) else (data, None)
     source = _source_of(data)
     width = _check_functions(log_prior, log_likelihood, source.row(), dim)
     in_memory = isinstance(source, ArraySource) and not any(map(is_sliceable, jax.tree.leaves(source.arrays)))
@@ -61,9 +64,11 @@ def density_from(
     if not in_memory:
         return StreamedDensity(Stream(*parts, source, width, start=np.zeros(dim), subsample=chosen))
     assert isinstance(source, ArraySource)
-    arrays = jax.tree.map(as_array, source.arrays)
+    arrays, weights, rows = arranged(jax.tree.map(as_array, source.arrays), weights)
+    if rows is not None:
+        return MeshDensity(*parts, arrays, weights, rows, width)
     if not chosen:
-        return RowDensity(*parts, arrays, None, width)
+        return RowDensity(*parts, arrays, weights, width)
     source = ArraySource(jax.tree.map(np.asarray, arrays))
     return RowDensity(*parts, arrays, None, width, Stream(*parts, source, width, start=np.zeros(dim), subsample=True))
 
@@ -71,7 +76,7 @@ def density_from(
 def _is_subsampled(source: Source, dim: int, wanted: bool | None) -> bool:
     """Whether fits take batches of rows: as wanted, or by their number. Rows on several devices are all evaluated."""
     arrays = jax.tree.leaves(source.arrays) if isinstance(source, ArraySource) else []
-    spread = any(len(x.devices()) > 1 for x in arrays if isinstance(x, jax.Array))
+    spread = any(map(is_spread, arrays))
     if wanted and spread:
         raise fail(
             "subsample", "False or left out for rows on several devices", wanted, "They are all evaluated there."
