@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, PyTree
 
-from bures.check import as_array, default_dtype, fail
+from bures.check import as_array, default_dtype, fail, is_traced
 
 
 class RowMesh(NamedTuple):
@@ -58,10 +58,10 @@ def shard_rows(data: PyTree, mesh: Mesh | None = None, axis: str | None = None) 
     """
     if mesh is None:
         mesh = Mesh(np.array(jax.devices()), ("rows",), axis_types=(AxisType.Auto,))
-    axis = mesh.axis_names[0] if axis is None else axis
-    if axis not in mesh.axis_names:
+    chosen = str(mesh.axis_names[0]) if axis is None else axis
+    if chosen not in mesh.axis_names:
         raise fail("axis", f"one of {mesh.axis_names}, the axes of the mesh", axis, "Leave it out for the first.")
-    rows = RowMesh(mesh, (axis,))
+    rows = RowMesh(mesh, (chosen,))
     leaves = jax.tree.leaves(data)
     if not leaves or len({np.shape(leaf)[:1] for leaf in leaves}) > 1 or np.ndim(leaves[0]) == 0:
         shapes = [list(np.shape(leaf)) for leaf in leaves]
@@ -85,7 +85,7 @@ def _spread(data: PyTree, rows: RowMesh) -> ShardedRows:
 
 def is_spread(x: Any) -> bool:
     """Whether an array is on several devices."""
-    return isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer) and len(x.sharding.device_set) > 1
+    return isinstance(x, jax.Array) and not is_traced(x) and len(x.sharding.device_set) > 1
 
 
 def arranged(data: PyTree, weights: Any = None) -> tuple[PyTree, Any, RowMesh | None]:
@@ -107,7 +107,7 @@ def arranged(data: PyTree, weights: Any = None) -> tuple[PyTree, Any, RowMesh | 
     devices = sorted(spread[0].sharding.device_set, key=lambda device: device.id)
     rows = RowMesh(Mesh(np.array(devices), ("rows",), axis_types=(AxisType.Auto,)), ("rows",))
     found = _spread(jax.tree.map(np.asarray, data), rows)
-    return *found, rows
+    return found.data, found.weights, rows
 
 
 def _rows_of(x: jax.Array) -> RowMesh | None:
