@@ -30,6 +30,7 @@ class Answer:
     num_steps: int
     num_gradients: int
     num_hessians: int = 0
+    draws: Any = None  # of a method that gives no density of its own
 
 
 Run = Callable[[int], Answer]
@@ -247,6 +248,23 @@ def pymc(target: bures.Target, settings: dict[str, Any]) -> Run:
     return run
 
 
+def pymc_mean_field(target: bures.Target, settings: dict[str, Any]) -> Run:
+    """PyMC's ADVI with its own defaults: an independent normal for each coordinate."""
+    import pymc as library
+
+    model, num_steps = _potential(target), settings["pymc_steps"]
+
+    def run(seed: int) -> Answer:
+        options = dict(method="advi", random_seed=seed, progressbar=False, fn_kwargs=C_MACHINE)
+        found = library.fit(num_steps, model=model, **options)
+        mean, deviations = (jnp.asarray(part.eval()) for part in (found.mean, found.std))
+        if not bool(jnp.all(jnp.isfinite(mean)) & jnp.all(jnp.isfinite(deviations))):
+            raise ValueError("The approximation is not finite.")
+        return Answer(bures.LowRankGaussian(mean, deviations), "RETURNED", num_steps, num_steps)
+
+    return run
+
+
 def pymc_pathfinder(target: bures.Target, settings: dict[str, Any]) -> Run:
     """PyMC's Pathfinder with its own defaults: four paths, whose draws are importance-resampled to a thousand.
 
@@ -262,8 +280,9 @@ def pymc_pathfinder(target: bures.Target, settings: dict[str, Any]) -> Run:
         found = library.fit("pathfinder", model=model, **options)
         draws = found["posterior"]["z"].values.reshape(-1, target.dim)
         num_steps = int(found["lbfgs"]["niter"].sum())
-        approximation = _gaussian(draws.mean(0), np.atleast_2d(np.cov(draws, rowvar=False)))
-        return Answer(approximation, "RETURNED", num_steps, num_steps)
+        few = len(draws) <= target.dim  # no covariance is known by so few draws
+        approximation = None if few else _gaussian(draws.mean(0), np.atleast_2d(np.cov(draws, rowvar=False)))
+        return Answer(approximation, "RETURNED", num_steps, num_steps, draws=draws)
 
     return run
 
