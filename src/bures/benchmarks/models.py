@@ -177,7 +177,6 @@ def run(
     chosen = [check_option("--method", name, METHODS) for name in methods or METHODS]
     settings = {**SETTINGS, **(QUICK if quick else {}), **changes, "seeds": seeds, "models": names, "methods": chosen}
     store = Store(out, "models", "quick" if quick else "full")
-    store.folder.mkdir(parents=True, exist_ok=True)
 
     def tell(done: int, total: int, cell: str) -> None:
         if cell:
