@@ -5,10 +5,10 @@ stopped goes on where it was. First comes every model with its yardstick, its re
 slower peers, then these, then the other seeds of `bures.fit` and `bures.sample`.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -146,11 +146,11 @@ def exchanged(target: bures.Target, draws: np.ndarray, exchange: Any) -> np.ndar
     """Draws moved at random to one of the equivalent modes."""
     density: Any = target.log_density
     layout = density.layout
-    constrain = eqx.filter_jit(jax.vmap(layout.constrain))
-    values = {name: np.asarray(value) for name, value in constrain(jnp.asarray(draws)).items()}
+    constrained = jax.vmap(lambda z: layout.constrain(z))(jnp.asarray(draws))
+    values = {name: np.asarray(value) for name, value in constrained.items()}
     values = exchange(np.random.default_rng(0), values)
     parts = zip(layout.names, layout.supports, strict=True)
-    back = [jax.vmap(support.unconstrain)(jnp.asarray(values[name])) for name, support in parts]
+    back = [jax.vmap(lambda y, s=s: s.unconstrain(y))(jnp.asarray(values[name])) for name, s in parts]
     return np.concatenate([np.asarray(part).reshape(len(draws), -1) for part in back], axis=1)
 
 
@@ -185,7 +185,7 @@ def run(
     benchmark = Benchmark(find_folders(names, path, sampling), store)
     run_cells(benchmark, store, settings, tell)
     everything = settings | {"seeds": max(seeds, SEEDS), "models": list(MODELS), "methods": list(METHODS)}
-    for line in write(read_cells(benchmark, store, everything), everything, store.folder):
+    for line in write(read_cells(benchmark, store, everything), everything, store.folder, benchmark.cells(everything)):
         say(line)
     return store.folder
 
@@ -201,9 +201,9 @@ def choose(only: list[str] | None) -> list[str]:
     return [name for name, model in MODELS.items() if name in chosen or model.kind in chosen]
 
 
-def write(results: Results, settings: dict[str, Any], folder: Path) -> list[str]:
-    """Write the tables, the figures and the page; return the lines of the criteria."""
-    shown = models_report.present(results, settings)
+def write(results: Results, settings: dict[str, Any], folder: Path, cells: Iterable[str] = ()) -> list[str]:
+    """Write the tables, the figures and the page; return the lines of the criteria. `cells` are all there may be."""
+    shown = models_report.present(results, settings, cells)
     grids = [pages.criteria_grid(shown.criteria), *shown.grids]
     pages.write(folder, "models", TITLE, QUESTION, grids, models_report.flat(results), shown.figures)
     return [each.line() for each in shown.criteria]

@@ -141,7 +141,5 @@ MODELS = {
     "admissions": Model("hierarchical", CLASSIC, 9, admissions, "Berkeley's admissions by department, centred"),
     "dippers": Model("capture-recapture", CLASSIC, 7, dippers, "survival of European dippers"),
     "occupancy": Model("capture-recapture", SIMULATED, 4, sites, "sites that may be occupied, summed out"),
-    "coal_change": Model(
-        "change point", CLASSIC, 2, coal_change, "coal-mining disasters, the year of change summed out"
-    ),
+    "coal_change": Model("change point", CLASSIC, 2, coal_change, "coal-mining disasters, one change summed out"),
 }

@@ -1,4 +1,4 @@
-"""The models that other benchmarks have already: posteriordb's, and large ones; hierarchical ones say what is centred."""
+"""The models that other benchmarks have already: posteriordb's, and large ones; the hierarchical with their sites."""
 
 import functools
 from collections.abc import Callable
