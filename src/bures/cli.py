@@ -288,7 +288,7 @@ def bench(
             help="posteriordb: real posteriors with reference draws. speed: what the default fit promises. cold: the "
             "first answer in a fresh process. honesty: what the verdict says, against exact draws. families: mean "
             "field, low rank and full rank on real models of 65 to 3,075 dimensions. ladder: mixtures, centring and "
-            "`bures.sample` where one Gaussian is not enough."
+            "`bures.sample` where one Gaussian is not enough. models: all of it, six peers and NUTS on real models."
         ),
     ],
     path: Annotated[
@@ -302,12 +302,17 @@ def bench(
         list[str] | None, typer.Option(help="A posterior, model or section; may be repeated. [default: all]")
     ] = None,
     method: Annotated[
-        list[str] | None, typer.Option(help="posteriordb, families, ladder: a method; may be repeated. [default: all]")
+        list[str] | None,
+        typer.Option(help="posteriordb, families, ladder, models: a method; may be repeated. [default: all]"),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="families, ladder: minutes, fewer seeds and draws.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="families, ladder, models: minutes, fewer seeds and draws.")
+    ] = False,
     sampling: Annotated[
         Path | None,
-        typer.Option(help="families, ladder: the folder of pines.csv and other data. [default: BURES_SAMPLING]"),
+        typer.Option(
+            help="families, ladder, models: the folder of pines.csv and other data. [default: BURES_SAMPLING]"
+        ),
     ] = None,
     old: Annotated[
         str | None, typer.Option(help="families: a commit, or a checkout, to compare the full Gaussian's steps with.")
