@@ -2,7 +2,7 @@
 PYTHON ?= python3.12
 BIN := .venv/bin
 
-.PHONY: demo test quick optimised docs figures clean
+.PHONY: demo test quick optimised docs figures release clean
 
 # Each stamp stands for one kind of installation; it is made again when pyproject.toml changes.
 .venv/pip.stamp:
@@ -58,5 +58,9 @@ figures: .venv/demo.stamp
 docs: .venv/test.stamp
 	$(BIN)/sphinx-build -W -b html docs docs/_build
 
+# Version, changelog, build, and the wheel tried in an empty environment; nothing is uploaded.
+release: .venv/test.stamp
+	$(BIN)/python scripts/release.py
+
 clean:
-	rm -rf .venv bures-output docs/_build
+	rm -rf .venv bures-output docs/_build dist
