@@ -1,4 +1,4 @@
-"""Every figure draws, shows what it should, says what it means, and leaves nothing behind in pyplot."""
+"""Every figure draws, shows what it should, says what it means, and is one that pyplot knows of."""
 
 import io
 
@@ -13,6 +13,8 @@ from problems import low_rank_gaussian
 
 import bures
 from bures import plot
+from bures.plot.fits import describe_objective, noise_band
+from bures.plot.views import bulk
 from bures.reference import Chains
 
 NAMES = ("intercept", "age", "hours", "sex", "race", "gain", "loss")
@@ -47,10 +49,11 @@ def chains():
 
 
 @pytest.fixture(autouse=True)
-def nothing_left_behind():
-    before, figures = dict(mpl.rcParams), plt.get_fignums()
+def settings_stay():
+    mpl.use("Agg")
+    before = dict(mpl.rcParams)
     yield
-    assert plt.get_fignums() == figures
+    plt.close("all")
     assert dict(mpl.rcParams) == before
 
 
@@ -107,7 +110,7 @@ def test_bound_trace_is_robust_and_marks_the_safeguard(planar):
 
 def test_bulk_ignores_a_terrible_start():
     values = np.concatenate([-np.logspace(9, 1, 20), np.linspace(-1, 0, 180)])
-    low, high = plot._bulk(values)
+    low, high = bulk(values)
     assert -10 < low < -1
     assert 0 < high < 1
 
@@ -121,7 +124,7 @@ def test_bulk_ignores_a_terrible_start():
     ],
 )
 def test_objectives_are_named(objective, label):
-    assert plot._describe(objective) == label
+    assert describe_objective(objective) == label
 
 
 def test_weights_tail_states_khat(planar, key):
@@ -149,7 +152,8 @@ def test_marginals_against_every_kind_of_reference(spatial, chains):
         axes = plot.marginals(spatial, reference)
         render(axes[0].figure)
         assert [ax.get_xlabel() for ax in axes] == list(NAMES)
-        assert bool(axes[0].patches) == (reference is not None)
+        assert axes[0].patches
+    assert not plot.marginals(spatial, False)[0].patches
     x, density = axes[1].lines[0].get_data()
     assert x[np.argmax(density)] == pytest.approx(float(spatial.approximation.mean[1]), abs=0.05)
     assert np.max(density) == pytest.approx(0.39894 / float(spatial.approximation.standard_deviations[1]), rel=1e-2)
@@ -273,3 +277,122 @@ def test_figures_in_many_dimensions_make_no_matrix(key):
     axes = plot.marginals({"q": q, "mean field": bures.MeanField().of(q)}, q, max_coordinates=2)
     assert len(axes) == 2 and axes[0].patches
     assert plot.pairs(q, max_coordinates=2).shape == (2, 2)
+
+
+# ---- The model's own scale ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def positive():
+    """A log-normal and a normal variable, of two elements, and a sum that is computed from them."""
+
+    def log_density(tau, field):
+        return -((jnp.log(tau) - 1) ** 2) / (2 * 0.5**2) - jnp.log(tau) - jnp.sum(field**2) / 2
+
+    labels = bures.target.Labels(coords={"side": ["left", "right"]}, dims={"field": ["side"]})
+    layout = bures.Target.from_variables(log_density, {"tau": bures.support.Positive(), "field": (2,)}, labels=labels)
+
+    def constrain(z):
+        values = layout.constrain(z)
+        return {**values, "sum": jnp.sum(values["field"]), "sign": (values["field"][0] > 0).astype(int)}
+
+    target = bures.Target(layout.log_density, 3, names=layout.names, constrain=constrain, labels=labels)
+    return bures.fit(target, key=jax.random.key(0))
+
+
+def log_normal(x, location=1.0, scale=0.5):
+    return np.exp(-(((np.log(x) - location) / scale) ** 2) / 2) / (x * scale * np.sqrt(2 * np.pi))
+
+
+def test_marginals_are_on_the_models_own_scale(positive):
+    axes = plot.marginals(positive, variables=["tau", "field", "sum", "sign"])
+    render(axes[0].figure)
+    assert [ax.get_xlabel() for ax in axes] == ["tau", "field[left]", "field[right]", "sum", "sign"]
+    x, density = axes[0].lines[0].get_data()
+    assert x.min() > 0
+    np.testing.assert_allclose(density, log_normal(x), atol=0.01)  # exact: not that of draws
+    # The grey bars are the draws of the table, by their weights.
+    bars = [(bar.get_x() + bar.get_width() / 2, bar.get_height() * bar.get_width()) for bar in axes[0].patches]
+    mean = sum(x * share for x, share in bars) / sum(share for _, share in bars)
+    assert mean == pytest.approx(positive.summary()["tau"]["mean"], rel=0.02)
+    x, density = axes[3].lines[0].get_data()  # of draws, smoothed: N(0, 2)
+    np.testing.assert_allclose(density, np.exp(-(x**2) / 4) / np.sqrt(4 * np.pi), atol=0.04)
+    points = dict(zip(*axes[4].lines[0].get_data(), strict=True))  # a discrete one has bars
+    assert set(points) == {0.0, 1.0} and sum(points.values()) == pytest.approx(1)
+
+
+def test_coordinates_are_shown_where_asked_for(positive):
+    ax, *_ = plot.marginals(positive, False, constrained=False)
+    x, density = ax.lines[0].get_data()
+    assert ax.get_xlabel() == "tau" and x.min() < 0
+    assert x[np.argmax(density)] == pytest.approx(1, abs=0.05)
+
+
+def test_pairs_are_on_the_models_own_scale(positive):
+    grid = plot.pairs(positive, variables=["tau", "field[right]", "sum"])
+    render(grid[0, 0].figure)
+    x, y = grid[1, 0].lines[0].get_data()  # one standard deviation, mapped
+    assert np.max(np.log(x)) == pytest.approx(1.5, abs=0.03) and np.max(y) == pytest.approx(1, abs=0.03)
+    assert not grid[2, 1].lines and len(grid[2, 1].collections) == 2  # outlines of draws over those of the weights
+
+
+def test_references_by_name(positive):
+    rng = np.random.default_rng(0)
+    named = {"tau": np.exp(1 + 0.5 * rng.normal(size=(4, 500))), "other": np.zeros(5)}
+    axes = plot.marginals(positive, named, variables=["tau", "field[left]"], reference_name="NUTS")
+    assert axes[0].patches and not axes[1].patches
+    tree = positive.to_arviz(jax.random.key(0))
+    assert all(ax.patches for ax in plot.marginals(positive, tree, variables=["tau", "field[left]"]))
+    with pytest.raises(ValueError, match="reference must be with draws of the model's variables"):
+        plot.marginals(positive, {"nothing": np.zeros(3)})
+    with pytest.raises(ValueError, match=r"variables must be among tau, field, .*but got 'mu'"):
+        plot.marginals(positive, variables=["mu"])
+
+
+def test_latent_variables_are_shown_first_and_fairly(positive):
+    assert [ax.get_xlabel() for ax in plot.marginals(positive, max_coordinates=2)] == ["tau", "field[left]"]
+    assert [ax.get_xlabel() for ax in plot.marginals(positive)] == ["tau", "field[left]", "field[right]"]
+
+
+def test_a_long_tail_does_not_hide_the_rest():
+    target = bures.Target.from_variables(lambda tau: -((jnp.log(tau)) ** 2) / 18, {"tau": bures.support.Positive()})
+    (ax,) = plot.marginals(bures.fit(target, key=jax.random.key(0)))
+    assert ax.get_xlim()[1] < 1e6  # log tau ~ N(9, 3): the quantile of 99.9% is 86 million
+
+
+# ---- Noise, and pyplot ----------------------------------------------------------------------------------------------
+
+
+def test_the_noise_band_holds_estimates_of_the_final_bound(spatial):
+    level, widths = noise_band(spatial)
+    draws = spatial.approximation.sample(jax.random.key(5), 20_000)
+    values = np.asarray(spatial.target.value(draws) - spatial.approximation.log_prob(draws))
+    assert level == pytest.approx(values.mean(), abs=0.1)
+    estimates = values[: 2000 * 10].reshape(-1, 10).mean(axis=1)  # ten draws a step
+    inside = np.mean(np.abs(estimates - values.mean()) < widths[-1])
+    assert widths.shape == (20,) and 0.92 < inside < 0.98
+    ax = plot.bound_trace(spatial)
+    assert labels(ax) == ["bound at the end ± noise of a step"]
+    low, high = ax.get_ylim()
+    assert low < level - widths[-1] and high > level + widths[-1]
+
+
+def test_a_short_run_is_drawn_within_its_noise():
+    ax = plot.bound_trace(bures.fit(bures.models.student_t(3), key=jax.random.key(0), num_steps=3))
+    render(ax.figure)
+    assert len(ax.lines[0].get_xdata()) == 3 and ax.lines[0].get_marker() == "o" and ax.collections
+
+
+def test_pyplot_knows_the_figures(positive, tmp_path):
+    figure = plot.summary(positive)
+    assert plt.gcf() is figure
+    plt.savefig(tmp_path / "summary.png")
+    ax = plot.bound_trace(positive)
+    assert plt.gca() is ax and len(plt.get_fignums()) == 2
+    ax.figure.savefig(tmp_path / "bound.pdf")
+    assert (tmp_path / "summary.png").stat().st_size > 10_000 and (tmp_path / "bound.pdf").stat().st_size > 3_000
+
+
+def test_table_and_figure_state_one_khat(planar):
+    khat = f"k̂ = {planar.diagnostics.khat:.2f}"
+    assert khat in title(plot.weights_tail(planar)) and khat in str(planar.summary())

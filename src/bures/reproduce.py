@@ -22,7 +22,7 @@ from bures.experiments import protocol, sheet
 from bures.experiments.provenance import code
 from bures.experiments.store import UNKNOWN, Store
 from bures.extras import missing
-from bures.plot import _styled
+from bures.plot.style import styled
 from bures.storage import write_atomically
 
 EXPERIMENTS = ("eggbox", "snr", "convergence", "census", "census-full", "banana", "factorial", "families", "mixtures")
@@ -161,7 +161,7 @@ def read_experiment(name: str, module: Any, mode: str, out: Path) -> Shown | Non
 
 
 def _present(module: Any, results: Any, settings: Any) -> tuple[list[Any], dict[str, bytes], str]:
-    figures = _styled(module.plot)(results, settings)
+    figures = styled(module.plot)(results, settings)
     return (
         module.tables(results, settings),
         {name: _png(figure) for name, figure in figures.items()},

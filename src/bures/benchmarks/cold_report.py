@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from bures.benchmarks import pages
 from bures.benchmarks.pages import Criterion, Grid, largest, median, text
 from bures.experiments.protocol import Results, select
-from bures.plot import _styled
+from bures.plot.style import styled
 from bures.reproduce import _png
 
 TITLE = "Cold: the first answer in a fresh process"
@@ -31,7 +31,7 @@ def write(results: Results, settings: dict[str, Any], folder: Path) -> list[str]
     rows = [summarise(records, name) for name in settings["only"]]
     criteria = judge(rows)
     grids = [pages.criteria_grid(criteria), by_model(rows), programs(results, settings)]
-    figure = _png(_styled(plot)(rows))
+    figure = _png(styled(plot)(rows))
     caption = "Seconds by phase; the tick is NumPyro's AutoMultivariateNormal"
     pages.write(folder, "cold", TITLE, QUESTION, grids, records, {"phases": (caption, figure)})
     return [each.line() for each in criteria]

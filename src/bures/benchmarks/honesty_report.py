@@ -10,7 +10,7 @@ from bures.benchmarks import pages
 from bures.benchmarks.honesty_targets import CASES, half
 from bures.benchmarks.pages import Criterion, Grid, median, text
 from bures.experiments.protocol import Results
-from bures.plot import _styled
+from bures.plot.style import styled
 from bures.reproduce import _png
 
 TITLE = "Honesty: what the verdict says, against what is true"
@@ -35,7 +35,7 @@ def write(results: Results, settings: dict[str, Any], folder: Path) -> list[str]
     grids.append(_list("Right, but warned about", [r for r in counted(records) if r["warned"]]))
     grids.append(_list("Refused or failed", [r for r in records if r["outcome"] in GAVE_NONE]))
     grids.append(_list("Harmless, but not right", [r for r in records if r["harmless"] and not r["right"]]))
-    figure = _png(_styled(plot)(records))
+    figure = _png(styled(plot)(records))
     caption = "Missed mass of every fit, by what its verdict says"
     pages.write(folder, "honesty", TITLE, QUESTION, grids, records, {"missed": (caption, figure)})
     return [each.line() for each in criteria]

@@ -15,7 +15,7 @@ from bures.benchmarks.ladder_sections import Figures, Runs, Section, Shown, coll
 from bures.benchmarks.ladder_targets import MIXTURES, MODES, PUBLISHED, TARGETS
 from bures.benchmarks.pages import Criterion, Grid, count, text
 from bures.experiments.protocol import Results, number_plainly
-from bures.plot import _COLOURS, _styled
+from bures.plot.style import COLOURS, styled
 from bures.reproduce import _png
 
 TOLERATED = 0.01  # of nESS: the noise of 20,000 draws
@@ -87,7 +87,7 @@ def present_mixtures(results: Results, settings: dict[str, Any]) -> Shown:
     heads += ("evaluations beyond the Gaussian's", "in all", "the Gaussian's", "seconds")
     grid = Grid("Mixtures against one Gaussian", heads, rows, MIXTURES_NOTE.format(**settings))
     caption = "nESS and evaluations of one Gaussian and of the mixture, each seed"
-    figures: Figures = {"mixtures": (caption, _png(_styled(plot)(results)))}
+    figures: Figures = {"mixtures": (caption, _png(styled(plot)(results)))}
     return Shown([summary("targets of mixtures: a limit is not kept", judged)], [grid], figures)
 
 
@@ -201,7 +201,7 @@ def _nats(value: float | None) -> str:
 
 # ---- Figure ---------------------------------------------------------------------------------------------------------
 
-COLOURS = {GAUSSIAN: _COLOURS[1], MIXTURE: _COLOURS[0]}
+COLOURS = {GAUSSIAN: COLOURS[1], MIXTURE: COLOURS[0]}
 
 
 def plot(results: Results) -> Figure:

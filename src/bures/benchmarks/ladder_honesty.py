@@ -30,7 +30,7 @@ from bures.benchmarks.ladder_sample import facts
 from bures.benchmarks.ladder_sections import Section, Shown
 from bures.benchmarks.pages import Criterion, Grid, median, number, text
 from bures.experiments.protocol import Results, select
-from bures.plot import _styled
+from bures.plot.style import styled
 from bures.reproduce import _png
 
 NEIGHBOUR = 15
@@ -182,7 +182,7 @@ def present(results: Results, settings: dict[str, Any]) -> Shown:
             shown.criteria.extend(judge(records, contestant))
             shown.grids.append(by_family(records, contestant))
             caption = f"Mass that {contestant} misses, by what it says"
-            shown.figures[f"honesty-{contestant}"] = caption, _png(_styled(plot)(records))
+            shown.figures[f"honesty-{contestant}"] = caption, _png(styled(plot)(records))
     return shown
 
 

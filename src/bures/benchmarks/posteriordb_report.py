@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from bures.benchmarks.peers import DEFAULT
 from bures.experiments import sheet
 from bures.experiments.store import Store
-from bures.plot import _styled
+from bures.plot.style import styled
 from bures.report import document, figure_of, table_of
 from bures.reproduce import _png, made_by
 from bures.storage import write_atomically
@@ -45,7 +45,7 @@ def write(results: dict[str, Any], settings: dict[str, Any], moments: dict[str, 
     """Write tables.md, tables.csv, the figure and posteriordb.html, each in one piece."""
     records = collect(results, moments)
     grids = [summary(records, settings), against_moments(records, settings), *details(records, settings)]
-    figure = _png(_styled(plot)(records, settings))
+    figure = _png(styled(plot)(records, settings))
     write_atomically(folder / "tables.md", f"{markdown(grids)}\n{made_by(Store.at(folder).sources())}\n".encode())
     write_atomically(folder / "tables.csv", comma_separated(records).encode())
     sheet.write_sheet(folder, {"ness": figure})

@@ -10,7 +10,7 @@ from bures.benchmarks.speed_report import LADDERS, SECTIONS, Check, ladder
 from bures.experiments import sheet
 from bures.experiments.protocol import Results, Row, Table
 from bures.experiments.store import Store
-from bures.plot import _styled
+from bures.plot.style import styled
 from bures.report import document, figure_of, table_of
 from bures.reproduce import MARKS, _png, comma_separated, made_by
 from bures.storage import write_atomically
@@ -29,9 +29,9 @@ def write(results: Results, settings: dict[str, Any], folder: Path) -> None:
     sections = {name: make(results, settings) for name, make in SECTIONS.items() if name in settings["only"]}
     tables = [section.table() for section in sections.values()]
     checks = {name: [e for e in section.entries if isinstance(e, Check)] for name, section in sections.items()}
-    figures = {"criteria": _png(_styled(plot_checks)(checks))}
+    figures = {"criteria": _png(styled(plot_checks)(checks))}
     if "growth" in sections:
-        figures["growth"] = _png(_styled(plot_growth)(results))
+        figures["growth"] = _png(styled(plot_growth)(results))
     written = f"{markdown(tables, list(figures))}\n{made_by(Store.at(folder).sources())}\n"
     write_atomically(folder / "tables.md", written.encode())
     write_atomically(folder / "tables.csv", comma_separated(tables, "criterion", "holds").encode())

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGE = Path(__file__).resolve().parents[1]
-SHOWN = ("cli.py", "plot.py", "report.py", "reproduce.py")  # what shows results, not what makes them
+SHOWN = ("cli.py", "looking", "page.py", "plot", "report.py", "reproduce.py")  # what shows results, not what makes them
 STUDIES = ("experiments", "benchmarks")
 _LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING}
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from bures.check import fail
 from bures.diagnostics.weighted import draw_points
 from bures.draws import host_generator
 from bures.target import Labels, Target
@@ -33,14 +34,12 @@ class Elements:
     values: Float[np.ndarray, "n count"]
     weights: Float[np.ndarray, " n"] | None  # Pareto-smoothed, of sum 1; None where no draw has a positive one
     variables: tuple[tuple[str, int], ...]  # the model's variables, in order, and how many columns each has
+    latent: int  # how many of these come first that are not computed from others
 
     @property
     def effective(self) -> float:
         """Effective draws."""
         return 0.0 if self.weights is None else float(1 / np.sum(self.weights**2))
-
-    def place(self, name: str) -> int:
-        return self.names.index(name)
 
 
 def elements_of(fit: "Fit") -> Elements:
@@ -58,7 +57,8 @@ def elements_of(fit: "Fit") -> Elements:
 def constrained(target: Target, z: Any, log_weights: np.ndarray | None) -> Elements:
     """Draws in the target's own variables."""
     shapes = jax.eval_shape(target.constrain, jax.ShapeDtypeStruct((target.dim,), jnp.asarray(z[:1]).dtype))
-    shapes = {name: tuple(shapes[name].shape) for name in _in_order(target.names, list(shapes))}
+    ordered, latent = _in_order(target.names, list(shapes))
+    shapes = {name: tuple(shapes[name].shape) for name in ordered}
     count = sum(int(np.prod(shape)) for shape in shapes.values())
     n = min(len(z), max(_LEAST_ROWS, _MOST // max(count, 1)))
     values = np.empty((n, count))
@@ -67,13 +67,14 @@ def constrained(target: Target, z: Any, log_weights: np.ndarray | None) -> Eleme
         parts = [np.asarray(block[name], np.float64)[:rows].reshape(rows, -1) for name in shapes]
         values[here] = np.concatenate(parts, axis=1)
     weights = None if log_weights is None else _normalised(log_weights[:n])
-    return Elements(names_of(shapes, target.labels), values, weights, _sizes(shapes))
+    return Elements(names_of(shapes, target.labels), values, weights, _sizes(shapes), latent)
 
 
 def elements_of_tree(tree: Any, coordinates: tuple[str, ...] = ()) -> Elements:
     """The draws of a DataTree's posterior, which count alike; those of latent coordinates first, where given."""
     found = {str(name): each for name, each in tree["posterior"].data_vars.items()}
-    variables = {name: found[name] for name in _in_order(coordinates, list(found))}
+    ordered, latent = _in_order(coordinates, list(found))
+    variables = {name: found[name] for name in ordered}
     flat = {name: each.values.reshape(-1, *each.shape[2:]) for name, each in variables.items()}
     shapes = {name: values.shape[1:] for name, values in flat.items()}
     dims = {name: [str(axis) for axis in each.dims[2:]] for name, each in variables.items()}
@@ -81,7 +82,7 @@ def elements_of_tree(tree: Any, coordinates: tuple[str, ...] = ()) -> Elements:
     columns = [np.asarray(values, np.float64).reshape(len(values), -1) for values in flat.values()]
     values = np.concatenate(columns, axis=1)
     weights = np.full(len(values), 1 / max(len(values), 1))
-    return Elements(names_of(shapes, Labels(coords=coords, dims=dims)), values, weights, _sizes(shapes))
+    return Elements(names_of(shapes, Labels(coords=coords, dims=dims)), values, weights, _sizes(shapes), latent)
 
 
 def names_of(shapes: Mapping[str, tuple[int, ...]], labels: Labels) -> tuple[str, ...]:
@@ -106,11 +107,41 @@ def _labels_of_axis(labels: Labels, name: str, place: int, size: int) -> Sequenc
     return range(size) if found is None or len(found) != size else found
 
 
-def _in_order(coordinates: tuple[str, ...], names: list[str]) -> list[str]:
-    """The variables that the coordinates are of, in their order; then those that are computed from them."""
-    bases = dict.fromkeys(re.sub(r"\[[^\]]*\]$|_[a-z0-9-]+__$", "", re.sub(r"\[.*$", "", each)) for each in coordinates)
-    latent = [base for base in bases if base in names]
-    return [*latent, *(name for name in names if name not in latent)]
+def choose(
+    elements: Elements, most: int, variables: Sequence[str] | None = None, names: Sequence[str] | None = None
+) -> list[int]:
+    """The columns to show: those asked for by variable or by name, or the first few of each latent variable.
+
+    Columns that do not vary are not among the latter.
+    """
+    names, starts = tuple(names or elements.names), np.cumsum([0, *(size for _, size in elements.variables)])
+    ranges = {name: range(a, a + size) for (name, size), a in zip(elements.variables, starts.tolist(), strict=False)}
+    if variables:
+        known = {**{name: [i] for i, name in enumerate(names)}, **ranges}
+        if unknown := [name for name in variables if name not in known]:
+            raise fail("variables", f"among {', '.join(list(ranges)[:8])}, ...", unknown[0], "See fit.summary().")
+        return [i for name in variables for i in known[name]][:most]
+    varies = np.ptp(elements.values, axis=0) > 0
+    latent = [[i for i in each if varies[i]] for each in list(ranges.values())[: elements.latent or None]]
+    latent = [each for each in latent if each]
+    few = 1
+    while sum(len(each[:few]) for each in latent) < min(most, sum(map(len, latent))):
+        few += 1
+    return sorted([i for k in range(few) for each in latent for i in each[k : k + 1]][:most])
+
+
+def _in_order(coordinates: tuple[str, ...], names: list[str]) -> tuple[list[str], int]:
+    """The variables that the coordinates are of, in their order; then those that are computed from them.
+
+    And how many the first are. PyMC's coordinates are named as the variable and its transform, `tau_log__`.
+    """
+    latent: dict[str, None] = {}
+    known = set(names)
+    for each in coordinates:
+        base = re.sub(r"\[.*$", "", each)
+        candidates = each, base, re.sub(r"_[a-z0-9-]+__$", "", base)
+        latent |= dict.fromkeys([name for name in candidates if name in known][:1])
+    return [*latent, *(name for name in names if name not in latent)], len(latent)
 
 
 def _sizes(shapes: Mapping[str, tuple[int, ...]]) -> tuple[tuple[str, int], ...]:
