@@ -320,8 +320,8 @@ class Fit(eqx.Module):
         """What the model says of data: replicated or new observations and their log likelihood, in a `DataTree`.
 
         Without data: `posterior_predictive`, by the means of the model's own library (NumPyro, PyMC, Stan). With new
-        data, `fit.predict(key, X_new)`: `predictions`. For a target that is only a density, `fit.predict(key,
-        function)` with a function of a draw and a key. `bures.predict` has the details.
+        data, `fit.predict(key, X_new)`: `predictions`. For a target that is only a density,
+        `fit.predict(key, function)` with a function of a draw and a key. `bures.predict` has the details.
 
         With `resample` the draws are chosen by their importance weights, `num_draws` of them; without, they are plain
         draws of the approximation, and their weights are in `sample_stats`.
