@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +14,7 @@ from jax.experimental.ode import odeint
 from jax.scipy.special import logsumexp
 from numpyro.contrib.control_flow import scan
 
+import bures
 from bures.frontends import from_numpyro
 
 Y = np.array([-2.0, -1.5, 2.0, 2.5, 0.3])
@@ -35,9 +37,89 @@ def subsampled_in_a_scan(y):
     scan(step, 0.0, y)
 
 
-def test_a_subsampled_plate_is_refused():
-    with pytest.raises(ValueError, match=r"plate 'rows' takes 2 of its 5 rows.*Leave subsample_size out.*full data"):
-        from_numpyro(subsampled, Y, 2)
+def of_its_own_rows(y, subsample_size):
+    mean, scale = numpyro.sample("mean", dist.Normal(0, 1)), numpyro.sample("scale", dist.HalfNormal(1))
+    with numpyro.plate("rows", len(y), subsample_size=subsample_size):
+        batch = numpyro.subsample(y, event_dim=0)
+        numpyro.sample("y", dist.Normal(mean, scale), obs=batch)
+
+
+def one_minibatch(y, subsample_size):
+    mean = numpyro.sample("mean", dist.Normal(0, 1))
+    with numpyro.plate("rows", 10, subsample_size=subsample_size):
+        numpyro.sample("y", dist.Normal(mean, 1), obs=y[:2])
+
+
+def one_row(y, subsample_size):
+    mean = numpyro.sample("mean", dist.Normal(0, 1))
+    with numpyro.plate("rows", 10, subsample_size=subsample_size):
+        numpyro.sample("y", dist.Normal(mean, 1), obs=y[:1])
+
+
+def with_local_latents(y, subsample_size):
+    with numpyro.plate("rows", len(y), subsample_size=subsample_size) as rows:
+        local = numpyro.sample("local", dist.Normal(0, 1))
+        numpyro.sample("y", dist.Normal(local, 1), obs=y[rows])
+
+
+def with_a_mean_of_the_batch(y, subsample_size):
+    mean = numpyro.sample("mean", dist.Normal(0, 1))
+    with numpyro.plate("rows", len(y), subsample_size=subsample_size) as rows:
+        numpyro.sample("y", dist.Normal(mean + y[rows].mean(), 1), obs=y[rows])
+
+
+def with_two_plates(y, subsample_size):
+    mean = numpyro.sample("mean", dist.Normal(0, 1))
+    for name in ("one", "two"):
+        with numpyro.plate(name, len(y), subsample_size=subsample_size) as rows:
+            numpyro.sample(f"y{name}", dist.Normal(mean, 1), obs=y[rows])
+
+
+@pytest.mark.parametrize("model", [subsampled, of_its_own_rows])
+def test_a_subsampled_plate_has_the_posterior_of_all_rows(model):
+    part, whole = from_numpyro(model, Y, 2), from_numpyro(model, Y, None)
+    z = jnp.array([0.4, -0.2])[: part.dim]
+    np.testing.assert_allclose(part.log_density(z), whole.log_density(z), rtol=1e-12)
+
+
+@pytest.mark.parametrize("model", [subsampled, of_its_own_rows])
+def test_many_rows_of_a_plate_are_a_factorised_target(model, monkeypatch):
+    monkeypatch.setattr("bures.frontends.numpyro_rows.is_large", lambda rows, dim: True)
+    part, whole = from_numpyro(model, Y, 2), from_numpyro(model, Y, None)
+    assert part.log_density.num_rows == 5
+    z = jnp.array([[0.4, -0.2], [1.0, 0.3]])[:, : part.dim]
+    for found, wanted in zip(part.value_and_score(z), whole.value_and_score(z), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-12)
+    arrays = [leaf for leaf in jax.tree.leaves(part.log_density.log_likelihood) if eqx.is_array(leaf)]
+    np.testing.assert_array_equal(arrays[0], Y)  # an argument of what is compiled, no constant
+
+
+def test_a_fit_by_batches_of_a_plate(monkeypatch):
+    monkeypatch.setattr("bures.frontends.numpyro_rows.is_large", lambda rows, dim: True)
+    y = np.random.default_rng(0).normal(0.3, 1.2, 3000)
+    part, whole = (bures.fit(from_numpyro(of_its_own_rows, y, size), key=jax.random.key(0)) for size in (100, None))
+    p = whole.approximation
+    assert part.record.rows.num_rows == 3000
+    np.testing.assert_allclose((part.approximation.mean - p.mean) / p.standard_deviations, 0, atol=0.02)
+    np.testing.assert_allclose(part.approximation.standard_deviations / p.standard_deviations, 1, atol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (with_local_latents, "latent variable 'local' is inside the plate 'rows', which takes 2 of its 5 rows"),
+        (with_a_mean_of_the_batch, "log density of 'y' depends on which rows of the plate 'rows' come together"),
+        (with_two_plates, "plates 'one', 'two' all take a part of their rows"),
+        (one_row, "data of 'y' do not have the 10 rows of the plate 'rows'.*full data"),
+        (one_minibatch, "data of 'y' do not have the 10 rows of the plate 'rows'.*full data"),
+    ],
+)
+def test_rows_that_cannot_be_subsampled_are_refused(model, message):
+    with pytest.raises(ValueError, match=message):
+        from_numpyro(model, Y, 2)
+
+
+def test_a_subsampled_plate_in_a_scan_is_refused():
     with pytest.raises(ValueError, match="plate 'inner' takes 3 of its 7 rows"):
         from_numpyro(subsampled_in_a_scan, Y)
 

@@ -4,7 +4,7 @@ A target is made by tracing the model, which compiles nothing; what is not used 
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -17,12 +17,12 @@ from bures.check import default_dtype, fail, is_traced
 from bures.frontends import host
 from bures.frontends.common import Result, fit_target, import_extra, no_variables, on_device, quoted, sample_target
 from bures.frontends.numpyro_predict import Predict
+from bures.frontends.numpyro_rows import find_plate, row_density
 from bures.frontends.numpyro_sites import (
     BY_HAND,
     ERRORS,
     RefusedError,
     Site,
-    all_rows,
     cannot_run,
     check_plates,
     describe,
@@ -31,6 +31,7 @@ from bures.frontends.numpyro_sites import (
     location_and_scale,
     log_densities,
     refuse_discrete,
+    rows_of_plates,
     running,
     typical_value,
     watch,
@@ -60,9 +61,11 @@ def from_numpyro(model: Any, *args: Any, **kwargs: Any) -> Target:
     if not callable(model):
         raise fail("model", "a NumPyro model, which is a function", model, "Pass the function and then its arguments.")
     source = _Source(model, args, kwargs)
+    plate = find_plate(source) if source.subsampled else None
     source.check_shapes()
+    by_rows = None if plate is None else row_density(source, plate)
     return Target(
-        _LogDensity(source),
+        _LogDensity(source) if by_rows is None else by_rows,
         source.dim,
         names=source.names,
         constrain=_Constrain(source),
@@ -70,7 +73,7 @@ def from_numpyro(model: Any, *args: Any, **kwargs: Any) -> Target:
         labels=Labels(
             dims=source.dims(),
             observed_data=_ObservedData(source),
-            log_likelihood=_Pointwise(source) if source.pointwise_sites() else None,
+            log_likelihood=_Pointwise(source) if source.pointwise_sites() and by_rows is None else None,
             attributes={"numpyro_version": numpyro.__version__},
             predict=Predict(source),
         ),
@@ -84,6 +87,7 @@ class _Source:
     def __init__(self, model: Callable, args: tuple, kwargs: dict):
         self.model, self.args, self.kwargs = model, args, kwargs
         self.parameters: dict[str, Any] = {}
+        self.subsampled: dict[str, tuple[int, int]] = {}  # plates that take a part of their rows: size, and part
         self.computed: set[str] = set()  # sites whose location or scale the model computes, perhaps from latent ones
         self.sites, means, supports = self._look()
         self.parameters = self._fixed_parameters()
@@ -169,11 +173,12 @@ class _Source:
             fixed = jax.jit(compute)()
         return fixed
 
-    def handled(self) -> Callable:
-        """The model with all rows of its plates and with its parameters."""
+    def handled(self, rows: Mapping[str, Array] | None = None) -> Callable:
+        """The model with its parameters and with all rows of its plates, or those given by the plate's name."""
         from numpyro import handlers
 
-        return handlers.substitute(handlers.substitute(self.model, substitute_fn=all_rows), data=self.parameters)
+        chosen = rows_of_plates(rows or {}, self.subsampled)
+        return handlers.substitute(handlers.substitute(self.model, substitute_fn=chosen), data=self.parameters)
 
     def enumerated(self) -> Callable:
         """The model with an axis for each discrete site, over all of its values."""
@@ -182,15 +187,21 @@ class _Source:
         num_plates = max(site.num_plates for site in self.sites.values())
         return enum(config_enumerate(self.handled()), first_available_dim=-num_plates - 1)
 
-    def trace(self, value_of: Callable[[dict], Any] | Mapping[str, Any]) -> dict[str, Any]:
+    def trace(
+        self,
+        value_of: Callable[[dict], Any] | Mapping[str, Any],
+        rows: Mapping[str, Array] | None = None,
+        arguments: tuple[tuple, dict] | None = None,
+    ) -> dict[str, Any]:
         """Run the model with its latent variables at values, given by name or by a function of the site."""
         from numpyro import handlers
 
         chosen: dict[str, Any] = {"substitute_fn" if callable(value_of) else "data": value_of}
-        last = watch(self.handled())
+        last = watch(self.handled(rows))
+        args, kwargs = (self.args, self.kwargs) if arguments is None else arguments
         try:
             with running():
-                return handlers.trace(handlers.substitute(last, **chosen)).get_trace(*self.args, **self.kwargs)
+                return handlers.trace(handlers.substitute(last, **chosen)).get_trace(*args, **kwargs)
         except RefusedError as error:
             raise ValueError(str(error)) from None
         except ERRORS as error:
@@ -218,7 +229,11 @@ class _Source:
 
         with running():
             values = constrain_fn(self.handled(), self.args, self.kwargs, self.split(z), return_deterministic=True)
-        return {name: value for name, value in values.items() if name not in self.mixed}
+        return {name: value for name, value in values.items() if name not in self.mixed and not self._is_by_row(name)}
+
+    def _is_by_row(self, name: str) -> bool:
+        """Whether a computed site has a value for each row of a plate that takes a part of them."""
+        return name in self.sites and not {*self.subsampled}.isdisjoint(self.sites[name].dims)
 
     def check_shapes(self) -> None:
         """Data that do not fit their distribution are found here, by name: the density is traced, not evaluated."""
@@ -241,6 +256,37 @@ class _Source:
             sites = trace(substitute(self.enumerated(), data=values)).get_trace(*self.args, **self.kwargs)
         return log_densities(sites)
 
+    def scaled_log_densities(
+        self, z: Float[Array, " dim"], rows: Mapping[str, Array], arguments: tuple[tuple, dict] | None = None
+    ) -> dict[str, Array]:
+        """The log density of every entry of every sample site, with the scale it has in the model, from some rows."""
+        sites = self.trace(self._value_of(z), rows, arguments)
+        scales = {name: 1.0 if sites[name].get("scale") is None else sites[name]["scale"] for name in sites}
+        return {name: scales[name] * value for name, value in log_densities(sites).items()}
+
+    def log_density_without(
+        self, z: Float[Array, " dim"], hidden: Sequence[str], rows: Mapping[str, Array], arguments: tuple[tuple, dict]
+    ) -> Float[Array, ""]:
+        """The log density of all sites but the hidden ones, from some rows."""
+        from numpyro.handlers import block
+        from numpyro.infer.util import potential_energy
+
+        with running():
+            model = block(self.handled(rows), hide=list(hidden))
+            return -jnp.asarray(potential_energy(model, *arguments, self.split(z)))
+
+    def _value_of(self, z: Float[Array, " dim"]) -> Callable[[dict], Any]:
+        """The value of each site at a point."""
+        from numpyro.distributions import biject_to
+
+        parts = self.split(z)
+
+        def value_of(site: dict[str, Any]) -> Any:
+            part = parts.get(site["name"])
+            return None if part is None else biject_to(site["fn"].support)(part)
+
+        return value_of
+
     def pointwise_sites(self) -> tuple[str, ...]:
         """The observed sites whose entries have a log likelihood of their own."""
         return tuple(name for name, site in self.sites.items() if site.is_observed and name not in self.mixed)
@@ -251,15 +297,7 @@ class _Source:
 
     def _location_scale(self, z: Float[Array, " dim"]) -> dict[str, tuple[Array, Array]]:
         """Location and log scale of each site that has them, in the order of the model: parents first."""
-        from numpyro.distributions import biject_to
-
-        parts = self.split(z)
-
-        def value_of(site: dict[str, Any]) -> Any:
-            part = parts.get(site["name"])
-            return None if part is None else biject_to(site["fn"].support)(part)
-
-        sites = self.trace(value_of)
+        sites = self.trace(self._value_of(z))
         found = {name: location_and_scale(sites[name]) for name in sites if name in self.shapes}
         return {name: _fit_together(pair, self.shapes[name]) for name, pair in found.items() if pair is not None}
 

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -71,15 +71,27 @@ def watch(model: Callable) -> Any:
     return Watch(model)
 
 
-def all_rows(site: dict[str, Any]) -> Array | None:
-    """The indices of a plate, as an array that JAX does not trace: the data may be NumPy's."""
-    if site["type"] != "plate":
-        return None
-    size, subsample_size = site["args"]
-    if subsample_size not in (None, size):
-        raise _subsampled(site["name"], subsample_size, size)
-    with jax.ensure_compile_time_eval():
-        return jax.device_put(np.arange(size))
+def rows_of_plates(chosen: Mapping[str, Array], subsampled: dict[str, tuple[int, int]]) -> Callable[[dict], Any]:
+    """The indices of each plate: those chosen by its name, else all, as an array that JAX does not trace.
+
+    Plates that take a part of their rows are noted, with their size and that of the part.
+    """
+
+    def rows(site: dict[str, Any]) -> Array | None:
+        if site["type"] != "plate":
+            return None
+        size, subsample_size = site["args"]
+        if subsample_size not in (None, size):
+            subsampled[site["name"]] = size, subsample_size
+        if site["name"] in chosen:
+            indices = chosen[site["name"]]
+            site["args"] = size, indices.shape[0]
+            return indices
+        site["args"] = size, size
+        with jax.ensure_compile_time_eval():  # the data may be NumPy's
+            return jax.device_put(np.arange(size))
+
+    return rows
 
 
 def _refuse_subsampling() -> None:
@@ -95,8 +107,8 @@ def _refuse_subsampling() -> None:
 def _subsampled(name: str, subsample_size: int, size: int) -> Exception:
     """A plate that takes a part of its rows would be one fixed minibatch: another posterior than the model's."""
     return RefusedError(
-        f"The plate {name!r} takes {subsample_size} of its {size} rows (subsample_size), and rows cannot be subsampled "
-        "yet: the posterior would be that of one minibatch. Leave subsample_size out, and give the model the full data."
+        f"The plate {name!r} takes {subsample_size} of its {size} rows (subsample_size) within a scan, where the "
+        "posterior would be that of one minibatch. Leave subsample_size out, and give the model the full data."
     )
 
 
