@@ -14,6 +14,7 @@ from pytensor.gradient import DisconnectedType, grad_not_implemented
 from pytensor.graph import Apply, Op
 from scipy import stats
 
+import bures
 from bures.frontends import from_pymc
 
 Y = np.arange(10.0)
@@ -40,9 +41,93 @@ def total(size, *, shared=False):
     return model
 
 
-@pytest.mark.parametrize("make", [minibatch_of_data, minibatch_of_predictors])
-def test_a_minibatch_is_refused_by_name(make):
-    with pytest.raises(ValueError, match=r"'y' uses pm.Minibatch.*full data"):
+def regression(X, y, batch_size):
+    with pm.Model() as model:
+        rows, part = pm.Minibatch(X, y, batch_size=batch_size) if batch_size else (X, y)
+        slope, scale = pm.Normal("slope", shape=X.shape[1]), pm.HalfNormal("scale")
+        size = {"total_size": len(y)} if batch_size else {}
+        pm.Normal("y", pt.dot(rows, slope), scale, observed=part, **size)
+    return model
+
+
+def without_minibatch(predictors):
+    with pm.Model() as model:
+        x = pm.Normal("x")
+        pm.Normal("y", x * Y if predictors else x, observed=Y)
+    return model
+
+
+X = np.stack([np.ones(10), np.cos(Y)], axis=1)
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize(
+    ("part", "whole"),
+    [
+        (minibatch_of_data, lambda: without_minibatch(False)),
+        (minibatch_of_predictors, lambda: without_minibatch(True)),
+        (lambda: regression(X, Y, 3), lambda: regression(X, Y, None)),
+    ],
+)
+def test_a_minibatch_has_the_posterior_of_all_rows(part, whole, many, monkeypatch):
+    monkeypatch.setattr("bures.frontends.pymc_rows.is_large", lambda rows, dim: many)
+    part, whole = from_pymc(part()), from_pymc(whole())
+    assert getattr(part.log_density, "num_rows", None) == (10 if many else None)
+    z = jnp.array([[0.3, -0.2, 0.1], [1.0, 0.2, 0.4]])[:, : part.dim]
+    for found, wanted in zip(part.value_and_score(z), whole.value_and_score(z), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-10)
+    assert part.names == whole.names
+
+
+def test_a_fit_by_minibatches(monkeypatch):
+    monkeypatch.setattr("bures.frontends.pymc_rows.is_large", lambda rows, dim: True)
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((3000, 2))
+    y = X @ [1.0, -0.5] + rng.standard_normal(3000)
+    part, whole = (bures.fit(from_pymc(regression(X, y, size)), key=jax.random.key(0)) for size in (100, None))
+    assert part.record.rows.num_rows == 3000
+    p = whole.approximation
+    np.testing.assert_allclose((part.approximation.mean - p.mean) / p.standard_deviations, 0, atol=0.02)
+    np.testing.assert_allclose(part.approximation.standard_deviations / p.standard_deviations, 1, atol=0.02)
+
+
+def minibatch_of_a_potential():
+    with pm.Model() as model:
+        pm.Potential("bump", -((pm.Normal("x") - pm.Minibatch(Y, batch_size=3)) ** 2).sum())
+    return model
+
+
+def minibatch_of_a_latent():
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("x", pm.Minibatch(Y, batch_size=3).mean()), observed=Y)
+    return model
+
+
+def minibatch_of_two_calls():
+    with pm.Model() as model:
+        rows, y = pm.Minibatch(Y, batch_size=3), pm.Minibatch(Y, batch_size=3)
+        pm.Normal("y", pm.Normal("x") * rows, observed=y, total_size=10)
+    return model
+
+
+def minibatch_with_its_mean():
+    with pm.Model() as model:
+        y = pm.Minibatch(Y, batch_size=3)
+        pm.Normal("y", pm.Normal("x") + y.mean(), observed=y, total_size=10)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (minibatch_of_a_potential, "potential 'bump' uses pm.Minibatch.*full data"),
+        (minibatch_of_a_latent, "latent variable 'x' uses pm.Minibatch.*full data"),
+        (minibatch_of_two_calls, "'y' uses several calls of pm.Minibatch"),
+        (minibatch_with_its_mean, "log density of 'y' depends on which rows of its pm.Minibatch come together"),
+    ],
+)
+def test_minibatches_that_are_no_sums_over_rows_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
         from_pymc(make())
 
 

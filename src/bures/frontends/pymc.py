@@ -25,10 +25,12 @@ from bures.frontends.pymc_graph import (
     freeze,
     jaxify,
     location_and_scale,
+    minibatches,
     read_data,
     without_compiler,
 )
 from bures.frontends.pymc_predict import Predict
+from bures.frontends.pymc_rows import Rows, find_rows, log_density, row_density
 from bures.target import Labels, LocationScale, Target, coordinate_names
 
 # What PyTensor and JAX raise of a graph that does not fit its data, or that JAX cannot trace.
@@ -66,13 +68,14 @@ def from_pymc(model: Any = None) -> Target:
     if not isinstance(model, pymc.Model):
         raise ValueError(f"model must be a pymc.Model, but got {type(model).__name__}. Pass the model itself.")
     _refuse(model)
-    _refuse_minibatches(model)
+    rows = find_rows(model)
     with without_compiler():
         start = model.initial_point(random_seed=0)
     layout = Layout({variable.name: np.shape(start[variable.name]) for variable in model.value_vars})
     flat = np.concatenate([np.ravel(start[name]) for name in layout.shapes]).astype(float)
-    source = _Source(model, layout, np.where(np.isfinite(flat), flat, 0.0))
-    density = source.log_density()
+    source = _Source(model, layout, np.where(np.isfinite(flat), flat, 0.0), rows)
+    by_rows = None if rows is None else row_density(model, rows, layout, source.data)
+    density = source.log_density() if by_rows is None else by_rows
     coords, dims = pymc.backends.arviz.coords_and_dims_for_inferencedata(model)
     return Target(
         density,
@@ -83,8 +86,8 @@ def from_pymc(model: Any = None) -> Target:
         labels=Labels(
             coords=coords,
             dims=dims,
-            observed_data=pymc.backends.arviz.find_observations(model),
-            log_likelihood=_Named(source.pointwise) if model.observed_RVs else None,
+            observed_data={} if rows is not None else pymc.backends.arviz.find_observations(model),
+            log_likelihood=_Named(source.pointwise) if model.observed_RVs and rows is None else None,
             attributes={"pymc_version": pymc.__version__},
             predict=Predict(source, coords, dims),
         ),
@@ -95,10 +98,11 @@ def from_pymc(model: Any = None) -> Target:
 class _Source:
     """A model and what is made of it; graphs are converted when they are first used, with the data of now."""
 
-    def __init__(self, model: Any, layout: Layout, start: np.ndarray):
-        self.model, self.layout, self.start = model, layout, start
+    def __init__(self, model: Any, layout: Layout, start: np.ndarray, rows: Rows | None = None):
+        self.model, self.layout, self.start, self.rows = model, layout, start, rows
         self.data = read_data(model)
         variables, observed = model.unobserved_RVs, model.observed_RVs  # the first: free and deterministic
+        variables = [variable for variable in variables if not minibatches([variable])]
         names = tuple(variable.name for variable in variables)
         self.constrained = _Functions(self, names, lambda: model.replace_rvs_by_values(variables))
         names = tuple(variable.name for variable in observed)
@@ -108,7 +112,7 @@ class _Source:
         """The log density in JAX; by PyTensor if it cannot be had there."""
         graph = None
         try:
-            graph = freeze(self.model.value_vars, [self.model.logp()], self.data)
+            graph = freeze(self.model.value_vars, [log_density(self.model, self.rows)], self.data)
             density = _Summed(self, jax.jit(jaxify(graph, self.layout)))
             jax.eval_shape(density, jax.ShapeDtypeStruct(self.start.shape, default_dtype()))
         except _ERRORS as error:
@@ -231,30 +235,6 @@ def _refuse(model: Any) -> None:
         )
     if not model.free_RVs:
         raise no_variables("The PyMC model", "variables: those with observed= are data")
-
-
-def _refuse_minibatches(model: Any) -> None:
-    """A part of the data, scaled up, is another posterior than the model's."""
-    for variable in [*model.basic_RVs, *model.potentials, *model.deterministics]:
-        if any(type(op).__name__ == "MinibatchOp" for op in _ops([variable, *_values(model, variable)])):
-            raise ValueError(
-                f"{variable.name!r} uses pm.Minibatch, and rows cannot be subsampled yet: the posterior would be that "
-                "of one minibatch. Give the model the full data, and leave total_size out."
-            )
-        owner = variable.owner
-        if type(getattr(owner, "op", None)).__name__ == "MinibatchRandomVariable":
-            sizes = [getattr(size, "data", None) for size in owner.inputs[1:]]
-            shape = model.rvs_to_values[variable].shape.eval()
-            if any(size is not None and size != rows for size, rows in zip(sizes, shape, strict=False)):
-                raise ValueError(
-                    f"{variable.name!r} has total_size={[s if s is None else int(s) for s in sizes]} but data of shape "
-                    f"{[int(n) for n in shape]}, and rows cannot be subsampled yet. Give the model the full data, and "
-                    "leave total_size out."
-                )
-
-
-def _values(model: Any, variable: Any) -> list[Any]:
-    return [model.rvs_to_values[variable]] if variable in model.rvs_to_values else []
 
 
 def _ops(outputs: Any) -> set[Any]:

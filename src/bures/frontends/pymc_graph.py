@@ -72,8 +72,30 @@ def freeze(inputs: Sequence[Any], outputs: Sequence[Any], data: Mapping[Any, np.
     return Graph(list(inputs), clone_replace(list(outputs), replace=constants))
 
 
-def jaxify(graph: Graph, layout: Layout) -> Callable[[Float[Array, " dim"]], list[Array]]:
-    """A graph as a JAX function of a point.
+def minibatches(outputs: Sequence[Any]) -> list[Any]:
+    """The nodes of a graph that draw minibatches."""
+    from pytensor.graph.traversal import ancestors
+
+    owners = [variable.owner for variable in ancestors(list(outputs)) if variable.owner is not None]
+    return list(dict.fromkeys(node for node in owners if type(node.op).__name__ == "MinibatchOp"))
+
+
+def rebuilt(outputs: Sequence[Any], instead: Mapping[Any, Any]) -> list[Any]:
+    """The same graphs with other variables, which may be of other shapes, in the place of some."""
+    from pytensor.graph.traversal import io_toposort
+
+    new = dict(instead)
+    # Node by node, so that each is made for the new shapes: `clone_replace` would insist on those of the batch.
+    for node in io_toposort([], list(outputs)):
+        if any(variable in new for variable in node.inputs):
+            inputs = [new.get(variable, variable) for variable in node.inputs]
+            made = node.clone_with_new_inputs(inputs, strict=False)
+            new |= {old: out for old, out in zip(node.outputs, made.outputs, strict=True) if old not in instead}
+    return [new.get(output, output) for output in outputs]
+
+
+def jaxify(graph: Graph, layout: Layout) -> Callable[..., list[Array]]:
+    """A graph as a JAX function of a point, and of further inputs if it has any.
 
     What `pymc.sampling.jax` does, without importing it: it would make a hundred devices of JAX's one.
     """
@@ -87,9 +109,9 @@ def jaxify(graph: Graph, layout: Layout) -> Callable[[Float[Array, " dim"]], lis
         JAX.optimizer.rewrite(fgraph)
         function = fgraph_to_python(fgraph, _rule, type_conversion_fn=_constant, fgraph_name="bures_pymc_graph")
 
-    def of_point(z: Float[Array, " dim"]) -> list[Array]:
+    def of_point(z: Float[Array, " dim"], *others: Array) -> list[Array]:
         with _quiet():
-            return list(function(*layout.split(z)))
+            return list(function(*layout.split(z), *others))
 
     return of_point
 

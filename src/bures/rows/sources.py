@@ -76,7 +76,7 @@ class Parquet:
     def __init__(self, paths: Any, columns: Mapping[str, str | Sequence[str]] | None = None):
         parquet = _pyarrow()
         several = [paths] if isinstance(paths, str | Path) else list(paths)
-        self._files = [parquet.ParquetFile(path) for path in several]
+        self._files = [parquet.ParquetFile(path, pre_buffer=False) for path in several]  # else it reads all ahead
         schema = self._files[0].schema_arrow
         self.columns = {name: name for name in schema.names} if columns is None else dict(columns)
         for name, wanted in self.columns.items():
@@ -102,9 +102,10 @@ class Parquet:
 
     def _batches(self, size: int) -> Iterator[PyTree]:
         for file in self._files:
-            # One thread, and no more than one row group ahead: pyarrow would else hold several of them.
-            for batch in file.iter_batches(batch_size=size, columns=self._needed, use_threads=False):
-                yield self._rows_of(batch)
+            for group in range(file.num_row_groups):  # one after the other: pyarrow would else hold several of them
+                options = dict(batch_size=size, row_groups=[group], columns=self._needed, use_threads=False)
+                for batch in file.iter_batches(**options):
+                    yield self._rows_of(batch)
 
     def _rows_of(self, batch: Any) -> PyTree:
         rows = {}
