@@ -144,7 +144,10 @@ def log_density(model: Any, rows: Rows | None) -> Any:
 
     if rows is None:
         return model.logp()
-    return log_density_without(model, rows) + sum(pt.sum(each) for each in rows.log_densities(model))
+    total: Any = log_density_without(model, rows)
+    for each in rows.log_densities(model):
+        total = total + pt.sum(each)
+    return total
 
 
 def _check(function: Callable[..., list[Array]], rows: Rows, layout: Layout) -> None:
