@@ -46,7 +46,7 @@ optimised: .venv/test.stamp
 	BURES_TESTS_OPTIMISED=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q $(CORE)
 
 # The figures of the README, the paper's eggbox run with all indices and the Census posterior with nothing set, and those
-# of the pages on families and on mixtures.
+# of the pages on families and on mixtures and of the gallery, whose outputs are written anew, too.
 figures: .venv/demo.stamp
 	$(BIN)/bures fit eggbox -K 5 --estimator price -M 100 --geometry bures-wasserstein \
 		--step-size 0.5 --init-mean 6,12 --init-variance 5 --num-steps 1000 --out docs/figures
@@ -54,6 +54,7 @@ figures: .venv/demo.stamp
 	rm docs/figures/*.fit
 	$(BIN)/python scripts/draw_families.py
 	$(BIN)/python scripts/draw_ladder.py
+	$(BIN)/python scripts/build_gallery.py
 
 docs: .venv/test.stamp
 	$(BIN)/sphinx-build -W -b html docs docs/_build

@@ -15,6 +15,8 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.intersphinx", "sp
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = "bures"
+html_static_path = ["_static"]
+html_css_files = ["gallery.css"]
 
 myst_enable_extensions = ["amsmath", "dollarmath"]
 myst_heading_anchors = 3

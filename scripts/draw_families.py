@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 import bures
-from bures.plot import _COLOURS, _styled
+from bures.plot.style import COLOURS as _COLOURS, styled as _styled
 from bures.reproduce import _png, load_experiment, read_experiment
 
 ROOT = Path(__file__).resolve().parents[1]

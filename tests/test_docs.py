@@ -9,13 +9,16 @@ import subprocess
 import sys
 import urllib.error
 import zlib
+from html import unescape
 from pathlib import Path
+from urllib.parse import unquote
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pytest
 
 import bures
+from tests.browser import CHROMIUM, Site
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -50,21 +53,44 @@ def test_public_name_is_documented(name):
     assert re.search(directive, pages), f"no page of docs/api documents bures.{name}"
 
 
-def test_docs_build_without_warnings(tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "sphinx",
-        "-W",
-        "--keep-going",
-        "-q",
-        "-b",
-        "html",
-        str(DOCS),
-        str(tmp_path / "html"),
-    ]
-    result = subprocess.run([*command, "-d", str(tmp_path / "doctrees")], capture_output=True, text=True, check=False)
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The built site, and what its building said."""
+    folder = tmp_path_factory.mktemp("site")
+    how = f"-W --keep-going -q -b html -d {folder / 'doctrees'}".split()
+    command = [sys.executable, "-m", "sphinx", *how, str(DOCS), str(folder / "html")]
+    return folder / "html", subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_docs_build_without_warnings(site):
+    _, result = site
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_local_references_of_the_site_exist(site):
+    folder, _ = site
+    texts = {path.resolve(): path.read_text() for path in folder.rglob("*.html")}
+    for path, text in texts.items():
+        for reference in re.findall(r'(?:href|src)="(?!https?:|data:|mailto:)([^"?]*)', text):
+            name, _, anchor = unescape(reference).partition("#")
+            other = (path.parent / unquote(name)).resolve() if name else path
+            assert other.is_file(), f"{path.name} refers to {reference}"
+            if anchor and other in texts:
+                assert f'id="{anchor}"' in texts[other], f"{path.name} refers to {reference}"
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: pages are not looked at in a browser")
+def test_gallery_in_a_browser(site, tmp_path):
+    folder, _ = site
+    pages = ("gallery/index", "gallery/hierarchical", "gallery/survival", "gallery/multimodal")
+    views = [(f"{page}.html", width) for page in pages for width in (390, 1280)]
+    with Site(folder, tmp_path) as served:
+        seen = served.look(*views) + served.look(*views[-2:], theme="dark")
+        assert served.missing == []
+    for (page, width), each in zip([*views, *views[-2:]], seen, strict=True):
+        assert each["width"] == width and each["overflow"] <= 0 and each["beyond"] == [], f"{page} at {width}: {each}"
+        assert each["broken"] == each["complaints"] == [] and each["unnamed"] == 0, f"{page} at {width}: {each}"
+        assert each["images"] >= 1 and (each["outputs"] >= 1 or page == "gallery/index.html")
 
 
 def test_pages_link_to_pages_that_exist():
