@@ -80,6 +80,7 @@ def main():
         "replicated": on(explicit, even, PartitionSpec()),
         "columns": {"X": on(automatic, np.tile(even["X"], (1, 2)), PartitionSpec(None, "rows"))[:, :3], "y": even["y"]},
         "sharded by us": bures.shard_rows(even),
+        "mesh of one": on(jax.make_mesh((1,), ("rows",), devices=jax.devices()[:1]), even, spread),
     }
     found = {"devices": jax.device_count(), "densities": {}, "fits": {}, "odd": {}, "models": {}}
     for name, rows in placed.items():

@@ -25,7 +25,16 @@ def found():
     return found
 
 
-PLACES = ("explicit", "automatic", "grid", "labels on one device", "replicated", "columns", "sharded by us")
+PLACES = (
+    "explicit",
+    "automatic",
+    "grid",
+    "labels on one device",
+    "replicated",
+    "columns",
+    "sharded by us",
+    "mesh of one",
+)
 
 
 @pytest.mark.parametrize("place", PLACES)

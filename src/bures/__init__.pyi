@@ -5,6 +5,7 @@ from bures import (
     centring as centring,
     datasets as datasets,
     diagnostics as diagnostics,
+    distributed as distributed,
     estimator as estimator,
     export as export,
     frontends as frontends,

@@ -4,7 +4,8 @@ import math
 import time
 from typing import Any
 
-from bures.check import check_positive_integer, check_real
+from bures import distributed
+from bures.check import check_positive_integer, check_real, fail
 from bures.engine import Evaluator
 
 _PACE = 0.2  # seconds that one call of a program should take at the most where a clock is watched
@@ -93,6 +94,9 @@ class Budget:
 def check_limits(max_seconds: Any, max_evaluations: Any) -> tuple[float | None, int | None]:
     """A number of seconds and one of evaluations, or None for no limit."""
     if max_seconds is not None:
+        if distributed.count() > 1:
+            remedy = "Their clocks differ: use max_evaluations; a fit with a checkpoint may be ended at any moment."
+            raise fail("max_seconds", "left out where several processes make one fit", max_seconds, remedy)
         max_seconds = check_real("max_seconds", max_seconds, 0, 1e12, "For example 60.", open_low=True)
     if max_evaluations is not None:
         max_evaluations = check_positive_integer("max_evaluations", max_evaluations, "For example 100_000.")

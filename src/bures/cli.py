@@ -130,6 +130,18 @@ def fit(
         Path | None, typer.Option(help="Write the fit so far to this file now and then; bures.load reads it.")
     ] = None,
     every: Annotated[float | None, typer.Option(help="Seconds between two checkpoints. [default: 60]")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint, if it is there.")] = False,
+    distributed: Annotated[
+        bool,
+        typer.Option(
+            "--distributed",
+            help="One of several processes that make one fit, each with its part of the rows of Target.from_data. "
+            "Start all with the same command; under Slurm, Open MPI and on TPU pods nothing more is needed.",
+        ),
+    ] = False,
+    coordinator: Annotated[str | None, typer.Option(help="Else: host:port of process 0, the same for all.")] = None,
+    num_processes: Annotated[int | None, typer.Option(help="How many there are, with --coordinator.")] = None,
+    process_id: Annotated[int | None, typer.Option(help="The number of this one, from 0.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for the saved fit and the figure.")] = Path("bures-output"),
     float32: Annotated[bool, typer.Option("--float32", help="Single precision.")] = False,
     progress: Annotated[bool, typer.Option(help="Show the progress bar.")] = True,
@@ -148,14 +160,23 @@ def fit(
     - `bures fit model.py:log_density --dim 1000 --family low-rank`: in many dimensions.
 
     - `bures fit model.stan --data data.json`: a Stan program; `bures fit file.py:model` a NumPyro or PyMC model.
+
+    - `bures fit model.py:target --distributed --checkpoint fit.bures --resume`: in every process of several.
     """
     import jax
 
     jax.config.update("jax_enable_x64", not float32)
     import bures
 
+    _join_processes(distributed, coordinator, num_processes, process_id)
     model, name = _find_target(target, dim, data)
     _check_folder(out)
+    if resume and checkpoint is None:
+        raise ValueError("--resume needs --checkpoint, the file to go on from.")
+    if resume and checkpoint is not None and checkpoint.exists():
+        begun = bures.load(checkpoint, target=model)
+        _report(begun.resume(progress=progress, checkpoint=checkpoint, every=every), name, seed, num_samples, out)
+        return
     bound, kind = _make_objective(objective, k, alpha), _make_family(family, rank)
     result = bures.fit(
         model,
@@ -519,10 +540,31 @@ def _make_start(mean: str | None, variance: float) -> Any:
     return bures.Gaussian.from_moments(point, variance * jnp.eye(point.size))
 
 
+def _join_processes(
+    distributed: bool, coordinator: str | None, num_processes: int | None, process_id: int | None
+) -> None:
+    """Become one of several processes, of which the first alone prints."""
+    if not distributed:
+        if (coordinator, num_processes, process_id) != (None, None, None):
+            raise ValueError("--coordinator, --num-processes and --process-id need --distributed.")
+        return
+    import os
+    import sys
+
+    import bures
+
+    bures.distributed.start(coordinator, num_processes, process_id)
+    if not bures.distributed.is_first():
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - as long as this process
+
+
 def _check_folder(folder: Path) -> None:
     """Check that results can be written, before any work is done."""
+    from bures.distributed import is_first
     from bures.storage import write_atomically
 
+    if not is_first():
+        return
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -554,7 +596,9 @@ def _report(result: Any, name: str, seed: int, num_samples: int | None, out: Pat
     if result.outcome is bures.Outcome.TIME_LIMIT:
         console.print(f"saved {saved}; a figure would take more evaluations", markup=False)
         return
-    bures.plot.summary(result, key).savefig(figure, dpi=150)
+    drawn = bures.plot.summary(result, key)  # by all of several processes: it may ask for log p
+    if bures.distributed.is_first():
+        drawn.savefig(figure, dpi=150)
     console.print(f"saved {saved} and {figure}", markup=False)
 
 
@@ -590,6 +634,13 @@ def main() -> None:
     except KeyboardInterrupt:
         typer.echo("bures: interrupted", err=True)
         sys.exit(130)
+    except RuntimeError as error:
+        from bures.distributed import LostProcessError
+
+        if not isinstance(error, LostProcessError):
+            raise
+        typer.echo(f"bures: {error}", err=True)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

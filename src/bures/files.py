@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bures.check import fail
+from bures.distributed import is_first
 
 try:
     import fcntl
@@ -47,6 +48,8 @@ def write_atomically(path: Any, content: bytes) -> None:
     A symbolic link stays one: the file it leads to is replaced. An existing file keeps its mode; one that is read-only
     is refused. A full disk, or an interrupt, leaves the old file as it was and nothing else.
     """
+    if not is_first():  # of several processes that make one fit
+        return
     with replacing(path) as descriptor:
         view = memoryview(content)
         while view:

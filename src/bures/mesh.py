@@ -94,6 +94,7 @@ def arranged(data: PyTree, weights: Any = None) -> tuple[PyTree, Any, RowMesh | 
     Arrays that a user has put on a mesh stay where they are. Other axes than the rows are brought together; an array
     that is whole on every device counts as being on one.
     """
+    data, weights = jax.tree.map(_without_mesh_of_one, (data, weights))
     spread = [x for x in jax.tree.leaves((data, weights)) if is_spread(x)]
     if not spread:
         return data, weights, None
@@ -108,6 +109,13 @@ def arranged(data: PyTree, weights: Any = None) -> tuple[PyTree, Any, RowMesh | 
     rows = RowMesh(Mesh(np.array(devices), ("rows",), axis_types=(AxisType.Auto,)), ("rows",))
     found = _spread(jax.tree.map(np.asarray, data), rows)
     return found.data, found.weights, rows
+
+
+def _without_mesh_of_one(x: Any) -> Any:
+    """An array as it is, but for one on a mesh of a single device, whose axes would only be in the way."""
+    if not isinstance(x, jax.Array) or is_traced(x) or not isinstance(x.sharding, NamedSharding) or is_spread(x):
+        return x
+    return x.addressable_data(0)
 
 
 def _rows_of(x: jax.Array) -> RowMesh | None:

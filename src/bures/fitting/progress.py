@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from bures.distributed import is_first
 from bures.loop import Trace
 
 _WIDTH = 30  # of the bar, in characters
@@ -17,7 +18,8 @@ _EVERY = 0.1  # seconds between two drawings
 def progress_bar(progress: bool | None, total: int, done: int) -> Iterator[Callable[[int, Trace], None]]:
     """A bar with the current bound and nESS, or nothing; by default on a terminal and in a notebook."""
     display = notebook_display()
-    if not (display is not None or sys.stderr.isatty() if progress is None else progress):
+    wanted = display is not None or sys.stderr.isatty() if progress is None else progress
+    if not wanted or not is_first():
         yield lambda count, trace: None
         return
     bar = _Bar(total, done, _Notebook(display) if display is not None else _Terminal())

@@ -10,11 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from bures import distributed
 from bures.check import as_array, default_dtype, describe, fail
 from bures.engine import default_draws
 from bures.mesh import ShardedRows, arranged, is_spread
 from bures.rows.density import RowDensity
 from bures.rows.on_mesh import MeshDensity
+from bures.rows.shared import SharedStream, shared, unpacked
 from bures.rows.sources import ArraySource, Source, is_sliceable
 from bures.rows.stream import Stream, StreamedDensity
 from bures.target.blocks import largest_array
@@ -52,9 +54,12 @@ def density_from(
             raise fail(name, "a function", function, "Pass a JAX function.")
     if subsample is not None and not isinstance(subsample, bool):
         raise fail("subsample", "True, False or None", subsample, "Leave it out to choose by the number of rows.")
+    data, own = unpacked(data)
     data, weights = data if isinstance(data, ShardedRows) else (data, None)
     source = _source_of(data)
     width = _check_functions(log_prior, log_likelihood, source.row(), dim)
+    if distributed.count() > 1 and not _is_spread(source):
+        return _shared_density(log_prior, log_likelihood, source, dim, width, own, subsample)
     in_memory = isinstance(source, ArraySource) and not any(map(is_sliceable, jax.tree.leaves(source.arrays)))
     chosen = _is_subsampled(source, dim, subsample)
     if not in_memory and not chosen and _bytes(source) <= _LOADED_BYTES:
@@ -73,10 +78,31 @@ def density_from(
     return RowDensity(*parts, arrays, None, width, Stream(*parts, source, width, start=np.zeros(dim), subsample=True))
 
 
+def _shared_density(
+    log_prior: Callable,
+    log_likelihood: Callable,
+    source: Source,
+    dim: int,
+    width: int,
+    own: bool,
+    subsample: bool | None,
+) -> StreamedDensity:
+    """The density of rows that several processes share."""
+    if isinstance(source, ArraySource):
+        source = ArraySource(jax.tree.map(lambda x: np.asarray(x) if isinstance(x, jax.Array) else x, source.arrays))
+    part = shared(source, own)
+    chosen = is_large(part.total, dim) if subsample is None else subsample
+    return StreamedDensity(SharedStream(log_prior, log_likelihood, part, width, start=np.zeros(dim), subsample=chosen))
+
+
+def _is_spread(source: Source) -> bool:
+    """Whether rows are on several devices."""
+    return isinstance(source, ArraySource) and any(map(is_spread, jax.tree.leaves(source.arrays)))
+
+
 def _is_subsampled(source: Source, dim: int, wanted: bool | None) -> bool:
     """Whether fits take batches of rows: as wanted, or by their number. Rows on several devices are all evaluated."""
-    arrays = jax.tree.leaves(source.arrays) if isinstance(source, ArraySource) else []
-    spread = any(map(is_spread, arrays))
+    spread = _is_spread(source)
     if wanted and spread:
         raise fail(
             "subsample", "False or left out for rows on several devices", wanted, "They are all evaluated there."

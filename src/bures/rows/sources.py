@@ -4,6 +4,7 @@ A source gives its rows in blocks, one after the other, and a few of them by the
 of their own while the one before is computed with, so that memory is bounded by the block.
 """
 
+import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -89,6 +90,13 @@ class Parquet:
         if bad := [column for column, kind in self._types.items() if kind.kind not in "fiub"]:
             raise fail("columns", "numbers", bad, "Encode text and dates as numbers first.")
         self.num_rows = sum(file.metadata.num_rows for file in self._files)
+        self._range = 0, self.num_rows
+
+    def part(self, rows: slice) -> "Parquet":
+        """Some of the rows, those from one number up to another: other row groups are not read."""
+        part = copy.copy(self)
+        part._range, part.num_rows = (rows.start, rows.stop), rows.stop - rows.start
+        return part
 
     def row(self) -> PyTree:
         return {name: self._shape_of(wanted) for name, wanted in self.columns.items()}
@@ -101,11 +109,18 @@ class Parquet:
         return regrouped(self._batches(size), size)
 
     def _batches(self, size: int) -> Iterator[PyTree]:
+        (first, last), at = self._range, 0
         for file in self._files:
             for group in range(file.num_row_groups):  # one after the other: pyarrow would else hold several of them
+                begin, at = at, at + file.metadata.row_group(group).num_rows
+                if begin >= last or at <= first:
+                    continue
                 options = dict(batch_size=size, row_groups=[group], columns=self._needed, use_threads=False)
                 for batch in file.iter_batches(**options):
-                    yield self._rows_of(batch)
+                    wanted = slice(max(first - begin, 0), min(last - begin, batch.num_rows))
+                    begin += batch.num_rows
+                    if wanted.start < wanted.stop:
+                        yield part_of(self._rows_of(batch), wanted)
 
     def _rows_of(self, batch: Any) -> PyTree:
         rows = {}

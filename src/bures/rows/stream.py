@@ -91,6 +91,7 @@ class Stream:
         total = np.zeros((z.shape[1],) * 2)
         for data, kept in self._blocks(z.shape[0] * z.shape[1]):
             total += _weighted_hessian(self.log_likelihood, data, kept, given, points, self.row_width)
+        (total,) = self._of_all([total], z)
         return total + np.asarray(_whole_prior_hessian(self.log_prior, given, points))
 
     def derivatives(self, point: np.ndarray, second: bool = True) -> Derivatives:
@@ -103,7 +104,9 @@ class Stream:
             value, score = value + float(one[0]), score + np.asarray(one[1])
             if hessian is not None:
                 hessian += np.asarray(one[2])
-        return Derivatives(value, score, hessian)
+        parts = [np.asarray(value), score] if hessian is None else [np.asarray(value), score, hessian]
+        total, *rest = self._of_all(parts, point)
+        return Derivatives(float(total), rest[0], rest[1] if second else None)
 
     def explain(self, z: np.ndarray) -> str:
         """Why a point has no density."""
@@ -130,7 +133,11 @@ class Stream:
             parts = function(self.log_likelihood, data, kept, points, self.row_width)
             for total, part in zip(totals, parts, strict=True):
                 total += np.asarray(part)[:n]
-        return totals
+        return self._of_all(totals, z)
+
+    def _of_all(self, parts: list[np.ndarray], z: np.ndarray) -> list[np.ndarray]:
+        """Sums over all rows from those over the rows of this process; all processes ask for the same points z."""
+        return parts
 
 
 def affordable_draws(target: Any) -> int:
