@@ -24,7 +24,7 @@ from bures.storage import write_atomically
 ROOT = Path(__file__).resolve().parents[1]
 GALLERY = ROOT / "docs" / "gallery"
 BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```\n(?:\n```text\n(?P<output>.*?)^```\n)?", re.MULTILINE | re.DOTALL)
-PICTURE = re.compile(r"!\[(?P<alt>[^\]]+)\]\((?P<path>\.\./figures/gallery/[\w-]+\.png)\)")
+PICTURE = re.compile(r"!\[(?P<alt>[^\]]+)\]\((?P<path>(?:\.\./)?figures/gallery/[\w-]+\.png)\)")
 NUMBER = re.compile(r"(?<![\w.])[-−+]?\d[\d,]*\.?\d*(?:e[-+]?\d+)?")
 STYLE = {**_STYLE, "figure.constrained_layout.use": True, "figure.figsize": (7, 3), "figure.dpi": 130}
 COLOURS = 64  # of a picture: a palette makes it a third as large
@@ -37,9 +37,14 @@ class Run(NamedTuple):
     figures: list[Any]
 
 
-def pages() -> list[Path]:
+def models() -> list[Path]:
     """The worked models: all pages of the gallery but its index."""
     return sorted(path for path in GALLERY.glob("*.md") if path.name != "index.md")
+
+
+def pages() -> list[Path]:
+    """All pages that show what their code prints."""
+    return [*models(), GALLERY.parent / "when_not.md"]
 
 
 def run_page(page: Path) -> Run:
@@ -107,7 +112,7 @@ def build(page: Path) -> None:
 
 def main(names: list[str]) -> None:
     mpl.use("Agg")
-    for page in [GALLERY / f"{name}.md" for name in names] or pages():
+    for page in [page for page in pages() if page.stem in names or not names]:
         sys.stderr.write(f"{page.name}\n")
         build(page)
 

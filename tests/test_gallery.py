@@ -2,6 +2,7 @@
 
 import re
 
+import jax
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pytest
@@ -11,12 +12,15 @@ from scripts.build_gallery import (
     PICTURE,
     build,
     kept_outputs,
+    models,
     pages,
     run_page,
     with_outputs,
     without_numbers,
 )
 
+# Pages whose programs run longer than they compile: these are optimised, in the tests, too (see conftest.py).
+RUN_LONG = {"large_data", "time_series", "when_not", "nuts"}
 REMEDY = "run `python scripts/build_gallery.py {}`, look at the page and commit it"
 
 
@@ -30,15 +34,17 @@ def no_window():
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.stem)
 def test_page_runs_and_is_current(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    if page.stem in RUN_LONG:
+        jax.config.update("jax_disable_most_optimizations", False)
     text = page.read_text()
     run = run_page(page)
-    assert any(run.outputs) and run.figures, "a page of the gallery shows what it prints and draws"
+    assert any(run.outputs)
     for shown, printed in zip(kept_outputs(text), run.outputs, strict=True):
         assert without_numbers(shown) == without_numbers(printed), REMEDY.format(page.stem)
     assert len(PICTURE.findall(text)) == len(run.figures), REMEDY.format(page.stem)
 
 
-@pytest.mark.parametrize("page", pages(), ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", models(), ids=lambda page: page.stem)
 def test_pictures_are_small_and_described(page):
     shown = list(PICTURE.finditer(page.read_text()))
     assert shown
@@ -50,8 +56,9 @@ def test_pictures_are_small_and_described(page):
 
 def test_index_has_a_card_for_every_page():
     text = (GALLERY / "index.md").read_text()
-    names = [page.stem for page in pages()]
-    assert sorted(re.findall(r"\]\((\w+)\.md\)", text)) == names
+    names = [page.stem for page in models()]
+    assert len(names) >= 12
+    assert sorted(re.findall(r"\]\((\w+)\.md\)\n", text)) == names
     assert sorted(re.search(r":hidden:\n\n([\w\n]+)```", text)[1].split()) == names
     assert len(PICTURE.findall(text)) == len(names)
 
