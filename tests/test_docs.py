@@ -120,3 +120,37 @@ def test_links_to_other_libraries_need_no_network(tmp_path, monkeypatch, answers
     found = conf["find_inventories"](tmp_path, fetch)
     assert set(found) == {"all": set(conf["OTHERS"]) - {"jax"}, "one": {"numpy"}, "none": set()}[answers]
     assert all(Path(path).read_bytes() == INVENTORY for _, path in found.values())
+
+
+FIND = ("install", "a first fit", "my model", "is it right?", "predict", "large data", "cite")
+
+
+def test_a_newcomer_finds_each_thing_from_the_readme():
+    text = (ROOT / "README.md").read_text()
+    assert text.count("\n") <= 150
+    rows = dict(re.findall(r"^\| ([a-z? ]+) \| (.*) \|$", text, re.MULTILINE))
+    for name in FIND:
+        links = re.findall(r"\]\(([^)]+)\)", rows[name])
+        assert links or "`make" in rows[name], name
+        for link in links:
+            path, _, anchor = link.partition("#")
+            page = ROOT / (path or "README.md")
+            assert page.is_file(), f"{name}: {link}"
+            heads = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+            assert not anchor or anchor in [re.sub(r"[^a-z0-9 -]", "", h.lower()).replace(" ", "-") for h in heads], (
+                link
+            )
+
+
+def test_a_newcomer_finds_each_thing_from_the_first_page():
+    text = (DOCS / "index.md").read_text()
+    heads, rows = (
+        re.findall(r"^## (.*)$", text, re.MULTILINE),
+        re.findall(r"^\| ([a-z? ]+) \| .*\]\(", text, re.MULTILINE),
+    )
+    assert {name.lower() for name in (*heads, *rows)} >= set(FIND)
+
+
+def test_links_of_the_readme_exist():
+    for link in re.findall(r"\]\((?!https?:|#)([^)#]+)", (ROOT / "README.md").read_text()):
+        assert (ROOT / link).exists(), link

@@ -144,6 +144,9 @@ def test_studies_have_fingerprints_of_their_own():
     found = [provenance.code(load_experiment(name)) for name in EXPERIMENTS]
     found += [provenance.code(cold.Benchmark), provenance.code(ladder.Benchmark), provenance.code()]
     assert len(set(found)) == len(found)
+    parts = {path.stem for path in provenance._parts(Path(ladder.__file__))}
+    assert {"ladder", "ladder_cells", "ladder_fits", "honesty_targets", "cold_models"} <= parts
+    assert not {"pages", "protocol", "store", "honesty_report"} & parts
     assert provenance.code(cold.Benchmark(None)) == provenance.code(cold.Benchmark)  # an object of it
 
 

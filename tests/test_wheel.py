@@ -102,6 +102,8 @@ def test_commands_of_the_wheel(full, tmp_path):
     assert "5 cells" in full.succeeds("reproduce eggbox --quick --seeds 1", tmp_path)
     assert "wrote" in full.succeeds("report results", tmp_path)
     assert (tmp_path / "results" / "report.html").is_file()
+    shown = full.succeeds("bench models --only challenger --method bures.fit --seeds 1", tmp_path)
+    assert "0/1 challenger" in shown and (tmp_path / "results" / "models" / "full" / "models.html").is_file()
 
 
 def test_commands_of_the_wheel_name_the_extra_they_need(full, tmp_path):

@@ -1,9 +1,10 @@
 """Where a result comes from: the code that made it, its commit, versions, machine and time.
 
 The code is known by a fingerprint of what can change a figure: the tokens of the library's sources, without comments,
-docstrings and layout, and of the experiment's own files. How results are shown is left out.
+docstrings and layout, and of the modules that the experiment is made of. How results are shown is left out.
 """
 
+import ast
 import functools
 import hashlib
 import importlib.metadata
@@ -19,6 +20,8 @@ from typing import Any
 PACKAGE = Path(__file__).resolve().parents[1]
 SHOWN = ("cli.py", "looking", "page.py", "plot", "report.py", "reproduce.py")  # what shows results, not what makes them
 STUDIES = ("experiments", "benchmarks")
+KEEPING = ("protocol", "provenance", "sheet", "store")  # of `experiments`: how results are kept
+_STUDY = tuple(f"bures.{study}" for study in STUDIES)
 _LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING}
 
 
@@ -37,29 +40,42 @@ def provenance(module: Any = None) -> dict[str, Any]:
 
 
 def code(module: Any = None) -> str:
-    """The fingerprint of the library together with the files of a study.
+    """The fingerprint of the library together with the modules of a study.
 
-    Those are its module and the modules beside it whose names begin with that name and an underscore, `x_report` and
-    `x_page` left out.
+    Those are its own and all of `bures.experiments` and `bures.benchmarks` that it imports, and these in turn; pages
+    and reports are left out.
 
     >>> import bures.experiments.eggbox as eggbox
     >>> len(code(eggbox)), code(eggbox) == code()
     (12, False)
     """
     name = getattr(module, "__name__", "") if hasattr(module, "__file__") else getattr(module, "__module__", "")
-    return _code(name if name.startswith(tuple(f"bures.{study}." for study in STUDIES)) else "")
+    return _code(name if name.startswith(_STUDY) else "")
 
 
 @functools.cache  # as it was when it was first asked for, not after later edits
 def _code(name: str) -> str:
     digest = hashlib.sha256(_library().encode())
     if name:
-        _, package, stem, *_ = name.split(".")
-        folder = PACKAGE / package
-        for path in sorted([*folder.glob(f"{stem}.py"), *folder.glob(f"{stem}_*.py"), *folder.glob(f"{stem}/**/*.py")]):
-            if not path.stem.endswith(("_report", "_page")):
-                digest.update(f"{path.relative_to(PACKAGE).as_posix()} {_meaning(path)}\n".encode())
+        for path in sorted(_parts(PACKAGE.joinpath(*name.split(".")[1:]).with_suffix(".py"))):
+            digest.update(f"{path.relative_to(PACKAGE).as_posix()} {_meaning(path)}\n".encode())
     return digest.hexdigest()[:12]
+
+
+def _parts(path: Path) -> set[Path]:
+    """A module of a study and those that it leads to."""
+    found, todo = set(), [path] if path.is_file() else []
+    while todo:
+        path = todo.pop()
+        if path in found or path.stem in (*KEEPING, "pages") or path.stem.endswith(("_report", "_page")):
+            continue
+        found.add(path)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(_STUDY):
+                folder = PACKAGE.joinpath(*(node.module or "").split(".")[1:])
+                names = [folder, *(folder / alias.name for alias in node.names)]
+                todo += [name.with_suffix(".py") for name in names if name.with_suffix(".py").is_file()]
+    return found
 
 
 @functools.cache
