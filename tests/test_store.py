@@ -11,7 +11,7 @@ from PIL import Image
 
 from bures.experiments import provenance, sheet
 from bures.experiments.store import ADDED, TABLE, Store
-from bures.reproduce import EXPERIMENTS, load_experiment
+from bures.reproduce import EXPERIMENTS, load_experiment, other_code
 
 RESULTS = Path(__file__).parent.parent / "results"
 MADE = {"code": "new", "commit": "abc", "time": "2026-01-01T00:00:00Z"}
@@ -99,13 +99,17 @@ def test_a_damaged_table_is_no_empty_one(tmp_path):
         Store.at(store.folder).get("n1", {"number": 1})
 
 
-def test_cells_of_other_code_are_known(tmp_path):
+def test_cells_of_other_code_are_known(tmp_path, monkeypatch):
     store = Store(tmp_path, "squares", "full")
     with store.alone():
         put(store, 1, code="old")
         put(store, 2)
         store.put("n3", {}, {}, 0.1, {"commit": "abc", "time": ""})  # of the time before fingerprints
     assert store.of_other_code("new") == ["n1", "n3"]
+    monkeypatch.setattr("bures.reproduce.code", lambda module: "new")
+    said = "2 of 3 cells are of older or other code than this (commits abc): n1, n3"
+    assert other_code(store, None) == said
+    assert other_code(store, None, ["n2"]) == "" and other_code(store, None, ["n1", "n2"]).endswith(": n1")
     assert store.sources() == {("old", "abc"): 1, ("new", "abc"): 1, ("unknown", "abc"): 1}
 
 

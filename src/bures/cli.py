@@ -349,9 +349,8 @@ def bench(
     import jax
 
     jax.config.update("jax_enable_x64", True)
-    from bures.experiments.provenance import code
     from bures.experiments.store import Store
-    from bures.reproduce import load_benchmark
+    from bures.reproduce import load_benchmark, other_code
 
     _check_folder(out)
     module = load_benchmark(benchmark)
@@ -361,9 +360,8 @@ def bench(
         flag = sorted(unknown)[0].replace("methods", "method").replace("_", "-")
         raise ValueError(f"bench {benchmark} takes no --{flag}. Leave it out.")
     folder = module.run(**options, out=out, say=typer.echo)
-    kept = Store.at(folder)
-    if others := kept.of_other_code(code(getattr(module, "Benchmark", module))):
-        typer.echo(f"{len(others)} of {kept.sources().total()} cells were made by older or other code than this")
+    if said := other_code(Store.at(folder), getattr(module, "Benchmark", module)):
+        typer.echo(said)
     typer.echo(f"see {folder / 'tables.md'} and {folder / f'{benchmark}.html'}")
 
 

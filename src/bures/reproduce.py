@@ -12,7 +12,7 @@ import json
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -87,7 +87,7 @@ def reproduce(
         say(
             f"{each}: {shown.done} cells, {verdicts.count(True)} of {len(verdicts) - verdicts.count(None)} comparisons "
             f"agree with the paper; {time.perf_counter() - began:.0f} s; see {shown.folder / 'tables.md'}"
-            f"{other_code(shown.of_other_code, shown.done)}"
+            f"{f'; {shown.of_other_code}' if shown.of_other_code else ''}"
         )
 
 
@@ -107,7 +107,7 @@ class Shown(NamedTuple):
     seconds: float
     provenances: list[dict[str, Any]]  # one of each kind, times left out
     sources: Counter[tuple[str, str]]  # cells by the code and the commit that made them
-    of_other_code: int  # cells that other code than this made
+    of_other_code: str  # which cells other code than this made, in words
 
 
 def run_experiment(name: str, module: Any, settings: dict[str, Any], mode: str, out: Path) -> Shown:
@@ -156,7 +156,7 @@ def read_experiment(name: str, module: Any, mode: str, out: Path) -> Shown | Non
         sum(entry["seconds"] for entry in entries),
         list(provenances.values()),
         store.sources(results),
-        len(set(store.of_other_code(code(module))) & set(results)),
+        other_code(store, module, results),
     )
 
 
@@ -220,9 +220,16 @@ def made_by(sources: Counter[tuple[str, str]]) -> str:
     return f"Made by: {', '.join(listed)}."
 
 
-def other_code(count: int, total: int) -> str:
-    """What is said of cells that other code than this made; nothing if there are none."""
-    return f"; {count} of {total} cells were made by older or other code than this" if count else ""
+def other_code(store: Store, module: Any, cells: Iterable[str] | None = None) -> str:
+    """Which cells, of these or of all, were made by other code than this; nothing if none were."""
+    known = store.names() if cells is None else list(cells)
+    others = set(store.of_other_code(code(module)))
+    listed = [cell for cell in known if cell in others]
+    if not listed:
+        return ""
+    commits = ", ".join(dict.fromkeys(commit[:7] for _, commit in store.sources(listed)))
+    which = "" if len(listed) == len(known) else f": {', '.join(listed[:5])}{', ...' if len(listed) > 5 else ''}"
+    return f"{len(listed)} of {len(known)} cells are of older or other code than this (commits {commits}){which}"
 
 
 def comma_separated(tables: list[Any], expected: str = "paper", verdict: str = "agrees") -> str:

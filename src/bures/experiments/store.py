@@ -80,6 +80,10 @@ class Store:
             return None
         return kept | {"provenance": self._lines.sources.get(kept["source"], {}) | {"time": kept["time"]}}
 
+    def names(self) -> list[str]:
+        """All cells that are kept."""
+        return list(self._lines.cells)
+
     def sources(self, cells: Iterable[str] | None = None) -> Counter[tuple[str, str]]:
         """How many cells, of these or of all, each version of the code made: (its fingerprint, its commit)."""
         kept = self._lines.cells
