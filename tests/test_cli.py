@@ -17,6 +17,7 @@ def test_fit_prints_a_table_and_writes_the_fit_and_a_figure(tmp_path):
     for word in ("ELBO", "nESS", "Pareto", "log evidence", "50 steps", "saved"):
         assert word in done.stdout
     assert (tmp_path / "bures-output" / "eggbox.png").stat().st_size > 10_000
+    assert "<h1>eggbox</h1>" in (tmp_path / "bures-output" / "eggbox.html").read_text()
     fit = bures.load(tmp_path / "bures-output" / "eggbox.fit", target=bures.models.eggbox())
     assert fit.num_steps == 50
 

@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 import types
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -27,8 +26,7 @@ from bures.experiments.provenance import code
 from bures.experiments.store import ADDED, TABLE, Store
 from bures.report import write_report
 from bures.reproduce import EXPERIMENTS, load_experiment, read_experiment, run_experiment
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+from tests.single_page import browse, needs_browser
 
 
 @pytest.fixture(scope="module")
@@ -484,42 +482,6 @@ def test_cells_run_in_other_threads(tmp_path):
 
 # ---- The page in a browser ------------------------------------------------------------------------------------------
 
-PROBE = """
-<script>
-addEventListener("load", () => {
-  const images = [...document.images];
-  const probe = document.createElement("pre");
-  probe.id = "probe";
-  probe.textContent = JSON.stringify({
-    images: images.length,
-    broken: images.filter(image => !image.complete || image.naturalWidth === 0).length,
-    tables: [...document.querySelectorAll("table.comparison")].map(table => table.tBodies[0].rows.length),
-    sections: [...document.querySelectorAll("section")].map(section => section.id),
-    dead: [...document.querySelectorAll("a[href^='#']")].filter(a => !document.querySelector(a.hash)).length,
-    requests: performance.getEntriesByType("resource").map(entry => entry.name)
-      .filter(name => !name.startsWith("data:")),
-    overflow: document.documentElement.scrollWidth - innerWidth,
-    width: innerWidth,
-  });
-  document.body.append(probe);
-});
-</script>
-"""
-
-
-def browse(page: Path, folder: Path, width: int) -> dict:
-    """What a browser of this width says of the page."""
-    probed = folder / f"probed-{width}.html"
-    probed.write_text(page.read_text().replace("</body>", PROBE + "</body>"))
-    quiet = "--no-first-run --disable-background-networking --disable-component-update --disable-sync --hide-scrollbars"
-    command = [
-        CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", *quiet.split(),
-        f"--user-data-dir={folder / f'profile-{width}'}", f"--window-size={width},900",
-        "--virtual-time-budget=10000", "--dump-dom", probed.as_uri(),
-    ]  # fmt: skip
-    dom = subprocess.run(command, capture_output=True, text=True, timeout=180, check=True).stdout
-    return json.loads(re.search(r'<pre id="probe">(.*?)</pre>', dom, re.DOTALL)[1].replace("&gt;", ">"))
-
 
 @pytest.fixture(scope="module")
 def page(tiny):
@@ -537,7 +499,7 @@ def page(tiny):
         return write_report(folders[0].parents[1])
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: the report is not looked at in a browser")
+@needs_browser
 def test_the_report_in_a_browser(page, tiny, tmp_path):
     shown = {name: tiny(name) for name in EXPERIMENTS}
     for width in (1280, 390):
@@ -545,10 +507,10 @@ def test_the_report_in_a_browser(page, tiny, tmp_path):
         assert seen["sections"] == list(EXPERIMENTS)
         assert sorted(seen["tables"]) == sorted(len(table.rows) for each in shown.values() for table in each.tables)
         assert seen["images"] == sum(len(each.figures) for each in shown.values()) > 0
-        assert seen["broken"] == seen["dead"] == 0
+        assert seen["broken"] == seen["dead"] == 0 and seen["problems"] == []
         assert seen["requests"] == []
         assert seen["overflow"] <= 0, f"the page is wider than {width} pixels"
-    assert seen["width"] < 600
+    assert seen["width"] == 390
 
 
 def test_the_report_refers_to_nothing_outside_itself(page):

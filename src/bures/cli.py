@@ -142,11 +142,11 @@ def fit(
     coordinator: Annotated[str | None, typer.Option(help="Else: host:port of process 0, the same for all.")] = None,
     num_processes: Annotated[int | None, typer.Option(help="How many there are, with --coordinator.")] = None,
     process_id: Annotated[int | None, typer.Option(help="The number of this one, from 0.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder for the saved fit and the figure.")] = Path("bures-output"),
+    out: Annotated[Path, typer.Option(help="Folder for the fit, its figure and its page.")] = Path("bures-output"),
     float32: Annotated[bool, typer.Option("--float32", help="Single precision.")] = False,
     progress: Annotated[bool, typer.Option(help="Show the progress bar.")] = True,
 ) -> None:
-    """Fit a Gaussian to a target, print how good it is, save the fit and a figure.
+    """Fit a Gaussian to a target, print how good it is, save the fit, a figure and a page (HTML).
 
     Examples:
 
@@ -573,12 +573,14 @@ def _check_folder(folder: Path) -> None:
 
 
 def _report(result: Any, name: str, seed: int, num_samples: int | None, out: Path) -> None:
-    """The table, the saved fit and the figure, all from the draws the fit was judged by."""
+    """The table, the saved fit, the figure and the page, all from the draws the fit was judged by."""
     import jax
     from rich.console import Console
     from rich.table import Table
 
     import bures
+    from bures.looking.fit_page import page_of
+    from bures.storage import write_atomically
 
     key = None if num_samples is None else jax.random.fold_in(jax.random.key(seed), 2**31 - 1)
     diagnostics = result.diagnostics if num_samples is None else result.diagnose(key, num_samples)
@@ -595,9 +597,11 @@ def _report(result: Any, name: str, seed: int, num_samples: int | None, out: Pat
         console.print(f"saved {saved}; a figure would take more evaluations", markup=False)
         return
     drawn = bures.plot.summary(result, key)  # by all of several processes: it may ask for log p
+    content, page = page_of(result, title=name), out / f"{name}.html"
     if bures.distributed.is_first():
         drawn.savefig(figure, dpi=150)
-    console.print(f"saved {saved} and {figure}", markup=False)
+        write_atomically(page, content.encode())
+    console.print(f"saved {saved}, {figure} and {page}", markup=False)
 
 
 def _print_draws(tree: Any, name: str) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from bures.experiments import sheet
 from bures.experiments.store import Store
-from bures.report import document, figure_of, table_of
+from bures.page import document, figure_of, table_of
 from bures.reproduce import made_by
 from bures.storage import write_atomically
 

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from bures.benchmarks.peers import DEFAULT
 from bures.experiments import sheet
 from bures.experiments.store import Store
+from bures.page import document, figure_of, table_of
 from bures.plot.style import styled
-from bures.report import document, figure_of, table_of
 from bures.reproduce import _png, made_by
 from bures.storage import write_atomically
 

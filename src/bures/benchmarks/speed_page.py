@@ -10,8 +10,8 @@ from bures.benchmarks.speed_report import LADDERS, SECTIONS, Check, ladder
 from bures.experiments import sheet
 from bures.experiments.protocol import Results, Row, Table
 from bures.experiments.store import Store
+from bures.page import document, figure_of, table_of
 from bures.plot.style import styled
-from bures.report import document, figure_of, table_of
 from bures.reproduce import MARKS, _png, comma_separated, made_by
 from bures.storage import write_atomically
 

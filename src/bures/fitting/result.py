@@ -337,6 +337,17 @@ class Fit(eqx.Module):
 
         return predict_fit(self, key, data, named, num_draws=num_draws, resample=resample, function=function)
 
+    def report(self, path: Any, *, reference: Any = None, title: str | None = None) -> Any:
+        """Write a page of the fit to one file of HTML, and return its path (needs the extra `bures[plot]`).
+
+        Verdict, what to do next, table, marginals, pairs, weights, bound, the model, settings and versions. `reference`
+        are draws to hold the fit against, of NUTS say: a DataTree, a dict of arrays by variable, `Chains`, or an array
+        (n, dim) in coordinates.
+        """
+        from bures.looking.fit_page import write_page
+
+        return write_page(self, path, reference=reference, title=title)
+
     def nuts_start(self, key: Key[Array, ""], num_chains: int = 4) -> Any:
         """Initial points and a mass matrix (the covariance) for NUTS, in the forms that samplers want them.
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -148,15 +149,19 @@ def _sizes(shapes: Mapping[str, tuple[int, ...]]) -> tuple[tuple[str, int], ...]
     return tuple((name, int(np.prod(shape))) for name, shape in shapes.items())
 
 
+@eqx.filter_jit  # one program for all that is made of a target
+def _constrain_all(constrain: Callable, z: Any) -> Mapping[str, Any]:
+    return jax.vmap(constrain)(z)
+
+
 def _blocks(target: Target, z: np.ndarray) -> Iterator[tuple[slice, Mapping[str, Any]]]:
     """Some draws at a time in the target's own variables, all blocks of one size: one program serves them."""
-    function: Callable = jax.jit(jax.vmap(target.constrain))
     rows = min(len(z), max(_LEAST_ROWS, _BLOCK // target.width))
     for start in range(0, len(z), rows):
         here = slice(start, min(start + rows, len(z)))
         block = z[here]
         padded = np.concatenate([block, np.broadcast_to(block[-1], (rows - len(block), block.shape[1]))])
-        yield here, function(padded)
+        yield here, _constrain_all(target.constrain, padded)
 
 
 def _normalised(log_weights: np.ndarray) -> np.ndarray | None:

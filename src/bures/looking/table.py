@@ -93,8 +93,8 @@ class Summary(Mapping[str, dict[str, float]]):
         row = self._row(i)
         moved = row.pop("moved", None)
         error = row.pop("mcse")
-        decimals = _decimals(row["sd"])
-        figures = [_number(value, decimals) for value in row.values()]
+        decimals = decimals_of(row["sd"])
+        figures = [number_text(value, decimals) for value in row.values()]
         end = [] if moved is None else [_signed(moved)]
         return self.names[i], *figures, f"{error:.1g}" if error == 0 or error < 1e5 else f"{error:.0f}", *end
 
@@ -252,14 +252,14 @@ def _aligned(line: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join(cells).rstrip()
 
 
-def _decimals(sd: float) -> int:
+def decimals_of(sd: float) -> int:
     """Decimals by which a standard deviation has three digits."""
     if not math.isfinite(sd) or sd <= 0:
         return 3
     return int(np.clip(2 - math.floor(math.log10(sd)), 0, 8))
 
 
-def _number(value: float, decimals: int) -> str:
+def number_text(value: float, decimals: int) -> str:
     if not math.isfinite(value):
         return str(value)
     if value != 0 and (decimals > 6 or abs(value) >= 1e7):

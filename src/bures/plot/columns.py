@@ -14,12 +14,14 @@ from scipy import ndimage
 from bures.check import fail
 from bures.diagnostics.weighted import draw_points
 from bures.family import AbstractApproximation
+from bures.family.approximation import in_double
 from bures.fitting import Fit
 from bures.looking.elements import Elements, choose, constrained, elements_of
 from bures.looking.table import weighted_quantiles
 from bures.reference import Chains
 from bures.target import Target
 
+CORRECTED = "corrected by weights"
 _DRAWS = 4000  # of an approximation that has no pool, in the model's variables
 _REFERENCE_DRAWS = 100_000  # of a reference that is an approximation, where no model is asked
 _RANKED = 60  # draws that show which coordinate a column follows
@@ -46,20 +48,21 @@ class Curve(NamedTuple):
     q: AbstractApproximation
     maps: tuple[Map | None, ...]
     draws: np.ndarray | None  # (n, columns); None where all columns are coordinates
+    weights: np.ndarray | None = None  # of the draws
 
     def density(self, i: int, low: float, high: float) -> tuple[np.ndarray, np.ndarray]:
         """Points of column i between two values, and the density there."""
         found = self.maps[i]
         if found is None:
             assert self.draws is not None
-            return smooth_density(self.draws[:, i], None, low, high)
+            return smooth_density(self.draws[:, i], self.weights, low, high)
         marginal = self.q.marginal(found.coordinate)
         if found.z is None or found.x is None:
             x = np.linspace(low, high, 300)
-            return x, np.exp(np.asarray(marginal.log_prob(x[:, None])))
+            return x, np.exp(np.asarray(marginal.log_density(x[:, None])))
         with np.errstate(all="ignore"):
             slopes = np.abs(np.gradient(found.x, found.z))
-            values = np.exp(np.asarray(marginal.log_prob(found.z[:, None]))) / slopes
+            values = np.exp(np.asarray(marginal.log_density(found.z[:, None]))) / slopes
         inside = np.isfinite(values) & (found.x >= low) & (found.x <= high)
         return found.x[inside], values[inside]
 
@@ -68,7 +71,7 @@ class Curve(NamedTuple):
         found = self.maps[i]
         if found is None or (found.z is not None and self.draws is not None):
             assert self.draws is not None
-            return core(self.draws[:, i])
+            return core(self.draws[:, i], self.weights)
         mean = float(self.q.mean[found.coordinate])
         reach = 3.5 * float(self.q.standard_deviations[found.coordinate])
         return mean - reach, mean + reach
@@ -127,12 +130,18 @@ def _on_model_scale(
         if values.shape[1] != len(elements.names):
             raise fail("approximations", "of one model", name, "Compare posteriors of one target.")
         curves[name] = Curve(approximations[name], _maps(model, z, values[:, kept], kept), values[:, kept])
+    if len(named) == 1 and reference is not None and reference is not False and elements.weights is not None:
+        drawn = elements.values[:, kept]
+        curves[CORRECTED] = curves[next(iter(named))]._replace(
+            maps=(None,) * len(kept), draws=drawn, weights=elements.weights
+        )
     drawn, weights, called = _reference_in_variables(reference, first, elements, kept, len(named) == 1)
     return Shown(tuple(given[i] for i in kept), curves, drawn, weights, reference_name or called)
 
 
 def _approximation(each: Any) -> AbstractApproximation:
-    return each.approximation if isinstance(each, Fit) else each
+    """In NumPy: nothing is compiled for a figure."""
+    return in_double(each.approximation if isinstance(each, Fit) else each)
 
 
 def _draws_in_variables(given: Fit | AbstractApproximation, target: Target) -> tuple[np.ndarray, np.ndarray]:
@@ -189,14 +198,19 @@ def _reference_in_variables(
     if reference is None:
         if elements.weights is None:
             return None, None, "reference"
-        return elements.values[:, kept], elements.weights, "corrected by weights"
+        return elements.values[:, kept], elements.weights, CORRECTED
+    return reference_columns(reference, fit, elements)[:, kept], None, "reference"
+
+
+def reference_columns(reference: Any, fit: Fit, elements: Elements) -> np.ndarray:
+    """Draws of a reference in all columns of a fit."""
     if by_name := named_draws(reference):
-        return columns_of(by_name, elements)[:, kept], None, "reference"
+        return columns_of(by_name, elements)
     if isinstance(reference, AbstractApproximation):
         z = draw_points(np.random.default_rng(1), reference, _DRAWS)
     else:
         z = draws_of(reference)
-    return constrained(fit.target, z, None).values[:, kept], None, "reference"
+    return constrained(fit.target, z, None).values
 
 
 def named_draws(reference: Any) -> dict[str, np.ndarray]:

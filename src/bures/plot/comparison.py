@@ -98,8 +98,9 @@ def _draw_marginal(ax: Axes, i: int, shown: Shown) -> None:
         ax.hist(column[inside], bins=bins, density=True, color=REFERENCE, label=shown.reference_name, weights=weights)
     for (name, curve), style in zip(shown.curves.items(), line_styles(), strict=False):
         if bars and curve.draws is not None:
-            values, counts = np.unique(curve.draws[:, i], return_counts=True)
-            ax.plot(values, counts / len(curve.draws), "o", markersize=3, label=name, color=style["color"])
+            values, places = np.unique(curve.draws[:, i], return_inverse=True)
+            shares = np.bincount(places, weights=curve.weights) / (len(places) if curve.weights is None else 1)
+            ax.plot(values, shares, "o", markersize=3, label=name, color=style["color"])
         else:
             ax.plot(*curve.density(i, low, high), label=name, **style)
     ax.set(xlim=(low, high), yticks=[])
@@ -125,7 +126,9 @@ def _draw_curve(ax: Axes, curve: Curve, i: int, j: int, views: tuple[Interval, I
         places = first.coordinate, second.coordinate
         draw_ellipses(ax, curve.q, *places, width=1.4, maps=(first, second), **style)
     elif curve.draws is not None:
-        draw_outlines(ax, *smooth_counts(curve.draws[:, i], curve.draws[:, j], None, views), width=1.4, **style)
+        draw_outlines(
+            ax, *smooth_counts(curve.draws[:, i], curve.draws[:, j], curve.weights, views), width=1.4, **style
+        )
 
 
 def smooth_counts(

@@ -1,6 +1,5 @@
 """How figures look, and where they are drawn: colours, sizes, new figures."""
 
-import contextlib
 import functools
 import io
 import itertools
@@ -62,11 +61,11 @@ class _Figure(Figure):
         import matplotlib.pyplot as plt
         from IPython.display import Image, display
 
-        if "inline" in mpl.get_backend() and plt.fignum_exists(self.number):  # pyright: ignore
-            return  # shown at the end of the cell
         buffer = io.BytesIO()
         self.savefig(buffer, format="png")
         display(Image(buffer.getvalue()))
+        if "inline" in mpl.get_backend():
+            plt.close(self)  # or the end of the cell would show it again
 
 
 def new_figure(size: tuple[float, float]) -> Figure:
@@ -76,17 +75,10 @@ def new_figure(size: tuple[float, float]) -> Figure:
     return plt.figure(FigureClass=_Figure, figsize=size, layout="constrained")
 
 
-@contextlib.contextmanager
-def closing() -> Iterator[None]:
-    """Closes the figures that are made within: for files, where none is to be left open."""
-    import matplotlib.pyplot as plt
-
-    before = set(plt.get_fignums())
-    try:
-        yield
-    finally:
-        for number in set(plt.get_fignums()) - before:
-            plt.close(number)
+@styled
+def detached_axes(size: tuple[float, float]) -> Axes:
+    """Axes of a figure that pyplot does not know of: for files, where none is to be left open."""
+    return Figure(figsize=size, layout="constrained").subplots()
 
 
 def new_axes(rows: int, size: tuple[float, float], **options: Any) -> list[Axes]:
@@ -117,5 +109,5 @@ def check_axes(axes: Sequence[Axes] | None, count: int) -> list[Axes]:
 def share_legend(axes: Sequence[Axes], figure: Any = None) -> None:
     """One legend for axes that show the same things, above them; none where there is nothing to tell apart."""
     handles, labels = axes[0].get_legend_handles_labels()
-    if len(labels) > 1:
+    if len(labels) > 1 and all(ax.figure is axes[0].figure for ax in axes):
         (figure or axes[0].figure).legend(handles, labels, loc="outside upper right", ncols=len(labels))
