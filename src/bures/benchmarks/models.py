@@ -40,6 +40,7 @@ TITLE = "The proof: real models"
 QUESTION = "On how many real models are means and standard deviations right, at what cost, and does the verdict know?"
 METHODS = (NUTS, REFERENCE, FIT, SAMPLE, LAPLACE, FULL, LOW_RANK, DIAGONAL, ADVI, PATHFINDER)
 GUIDES = (LAPLACE, FULL, LOW_RANK, DIAGONAL)
+NOWHERE = Folders(None, None)  # where no data are needed
 SEEDS = 5  # of bures.fit and bures.sample; of the others one
 LARGEST = {NUTS: 400, FULL: 600, LAPLACE: 1_100}  # dimensions: beyond, a method is not run
 SETTINGS: dict[str, Any] = {
@@ -184,11 +185,16 @@ def run(
 
     benchmark = Benchmark(find_folders(names, path, sampling), store)
     run_cells(benchmark, store, settings, tell)
-    everything = settings | {"seeds": max(seeds, SEEDS), "models": list(MODELS), "methods": list(METHODS)}
-    promised = benchmark.cells(everything | {"models": choose(None)})
-    for line in write(read_cells(benchmark, store, everything), everything, store.folder, promised):
+    shown = everything(settings)
+    promised = benchmark.cells(shown | {"models": choose(None)})
+    for line in write(read_cells(benchmark, store, shown), shown, store.folder, promised):
         say(line)
     return store.folder
+
+
+def everything(settings: dict[str, Any] = SETTINGS) -> dict[str, Any]:
+    """Settings of all that may be kept."""
+    return settings | {"seeds": max(settings.get("seeds", 0), SEEDS), "models": list(MODELS), "methods": list(METHODS)}
 
 
 def choose(only: list[str] | None) -> list[str]:
