@@ -20,7 +20,7 @@ from bures.ladder.hmc import Path, first_step_size
 from bures.ladder.modes import search_around
 from bures.ladder.nuts import run_nuts
 from bures.ladder.result import choose_balanced
-from bures.ladder.smc import CHAINS, run_smc
+from bures.ladder.smc import CHAINS, _fitted_frame, run_smc
 from bures.support import Positive
 
 SCALES = jnp.array([0.5, 1.0, 2.0, 4.0])
@@ -80,6 +80,14 @@ def test_smc_finds_moments_and_evidence_from_a_poor_base(skewed, poor):
     errors = np.array([(each.log_evidence - LOG_EVIDENCE) / each.log_evidence_error for each in found])
     assert np.max(np.abs(errors)) < 4 and math.sqrt(np.mean(errors**2)) < 2.5
     assert all(0 < each.log_evidence_error < 0.3 for each in found)
+
+
+def test_copies_of_one_draw_leave_the_frame_as_it_is():
+    frame, weights = np.array([[1.0, 0.0], [0.5, 2.0]]), np.full(400, 1 / 400)
+    frozen = _fitted_frame(np.tile([3.0, -1.0], (400, 1)), weights, frame)
+    np.testing.assert_allclose(frozen, 0.2 * frame)  # no further than one step may narrow it
+    z = np.random.default_rng(0).standard_normal((400, 2)) @ frame.T
+    np.testing.assert_allclose(_fitted_frame(z, weights, np.eye(2)), frame, atol=0.3)
 
 
 def test_every_evaluation_of_smc_is_counted(skewed, poor):

@@ -7,6 +7,7 @@ itself. There the chains run until their means are known well enough, judged by 
 different ancestors among the first draws, which are independent.
 """
 
+import contextlib
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -235,11 +236,15 @@ def _systematic(rng: np.random.Generator, weights: Float[np.ndarray, " n"], coun
 def _fitted_frame(
     z: Float[np.ndarray, "n dim"], weights: Float[np.ndarray, " n"], frame: Float[np.ndarray, "dim dim"]
 ) -> Float[np.ndarray, "dim dim"]:
-    """The root of the weighted covariance where there are draws enough; else the frame, its columns rescaled."""
+    """The root of the weighted covariance where there are draws enough; else the frame, its columns rescaled.
+
+    Draws that are all copies of one, of a spike say, have no covariance, however many they are.
+    """
     effective = 1 / np.sum(weights**2)
     centred = z - weights @ z
     if effective >= _FULL_FRAME * z.shape[1]:
-        return _root((centred * weights[:, None]).T @ centred)
+        with contextlib.suppress(np.linalg.LinAlgError):
+            return _root((centred * weights[:, None]).T @ centred)
     whitened = linalg.solve_lower(frame, centred.T).T
     scale = np.sqrt(weights @ whitened**2)
     return frame * np.clip(scale, 0.2, 5.0)
