@@ -7,7 +7,6 @@ itself. There the chains run until their means are known well enough, judged by 
 different ancestors among the first draws, which are independent.
 """
 
-import contextlib
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -36,6 +35,7 @@ _SLOW = 0.5  # correlation of a state with the next from which longer paths are 
 _DROPPED = 1 / 3  # of the transitions at t = 1, in which the step size is tuned and errors of the weights are forgotten
 _MOST_TEMPERATURES = 50
 _FULL_FRAME = 10  # draws for each dimension from which their covariance is taken for the frame
+_ROUNDING = 1e-12  # of a draw's coordinates: draws that differ by less are copies
 
 
 class Tempered(NamedTuple):
@@ -242,9 +242,10 @@ def _fitted_frame(
     """
     effective = 1 / np.sum(weights**2)
     centred = z - weights @ z
-    if effective >= _FULL_FRAME * z.shape[1]:
-        with contextlib.suppress(np.linalg.LinAlgError):
-            return _root((centred * weights[:, None]).T @ centred)
+    spread = np.sqrt(weights @ centred**2)
+    differ = np.all(spread > _ROUNDING * np.max(np.abs(z), axis=0))
+    if effective >= _FULL_FRAME * z.shape[1] and differ:
+        return _root((centred * weights[:, None]).T @ centred)
     whitened = linalg.solve_lower(frame, centred.T).T
     scale = np.sqrt(weights @ whitened**2)
     return frame * np.clip(scale, 0.2, 5.0)
