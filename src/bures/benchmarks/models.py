@@ -1,8 +1,8 @@
 """The proof: `bures.fit`, `bures.sample`, six peers and NUTS on real models of one to three thousand dimensions.
 
 Run by `bures bench models`. One cell a model, method and seed, kept by the protocol of the experiments: a run that was
-stopped goes on where it was. First comes every model with its yardstick, its reference and one seed of `bures.fit` and
-`bures.sample`, then the peers and the other seeds.
+stopped goes on where it was. First come the models that NUTS is run on, with their references and one seed of
+`bures.fit` and `bures.sample`, then peers, larger models and other seeds.
 """
 
 from collections.abc import Iterable
@@ -70,13 +70,12 @@ class Benchmark:
 
     def cells(self, settings: dict[str, Any]) -> dict[str, Any]:
         cells = {}
-        for methods, seeds in passes(settings):
-            for name in settings["models"]:
+        for names, methods, seed in passes(settings):
+            for name in names:
                 for method in methods:
                     if method in settings["methods"] and MODELS[name].dim <= LARGEST.get(method, np.inf):
-                        for seed in seeds:
-                            parameters = dict(model=name, method=method, seed=seed)
-                            cells[f"{name}--{method}--{seed}"] = parameters | {key: settings[key] for key in SETTINGS}
+                        parameters = dict(model=name, method=method, seed=seed)
+                        cells[f"{name}--{method}--{seed}"] = parameters | {key: settings[key] for key in SETTINGS}
         return cells
 
     def run(self, parameters: dict[str, Any]) -> dict[str, Any]:
@@ -128,10 +127,14 @@ class Benchmark:
         return found if found and found.get("usable") else None
 
 
-def passes(settings: dict[str, Any]) -> list[tuple[tuple[str, ...], list[int]]]:
-    """Methods and seeds, in the order in which they are run on all models: what says most for its time comes first."""
-    again = [((FIT, SAMPLE), [seed]) for seed in range(1, settings["seeds"])]
-    return [((NUTS, REFERENCE, FIT, SAMPLE), [0]), (GUIDES, [0]), *again[:1], ((ADVI, PATHFINDER), [0]), *again[1:]]
+def passes(settings: dict[str, Any]) -> list[tuple[list[str], tuple[str, ...], int]]:
+    """Models, methods and seeds in the order in which they are run: what says most for its time comes first."""
+    names, first = settings["models"], (NUTS, REFERENCE, FIT, SAMPLE)
+    small = [name for name in names if MODELS[name].dim <= LARGEST[NUTS]]
+    large = [name for name in names if name not in small]
+    alone = [(part, methods, 0) for part in (small, large) for methods in (first, GUIDES)]
+    again = [(names, (FIT, SAMPLE), seed) for seed in range(1, settings["seeds"])]
+    return [*alone, (names, (ADVI, PATHFINDER), 0), *again]
 
 
 def _attempt(run: Any) -> dict[str, Any]:
