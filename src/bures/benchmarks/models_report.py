@@ -97,11 +97,15 @@ def methods_grid(table: Table) -> Grid:
             shown = (f"{reached} of {len(names)} reach 1,000", "–")
         else:
             shown = (f"{by[0]} of {len(known)}", "–" if method == SAMPLE else f"{by[1]} of {len(known)}")
+        shared = table.known(FIT, method)
+        there = sum(solved(table.first(name, FIT), "corrected") for name in shared)
+        quality_there = text(median(ness(table.first(name, FIT)) for name in table.models(FIT, method)))
+        beside = f"{quality_there}; {there} of {len(shared)}" if method in PEERS and shared else "–"
         costs = [median(run.get(name) for run in firsts) for name in ("evaluations", "seconds", "warm_seconds")]
         cost = (count(costs[0]), text(costs[1]), text(costs[2]))
-        rows.append((method, str(len(names)), str(failed), quality, *shown, *cost))
-    heads = ("method", "models", "failed", "median nESS", "solved", "solved, corrected", "median gradients")
-    return Grid("Methods", (*heads, "median seconds, cold", "warm"), rows, METHODS_NOTE)
+        rows.append((method, str(len(names)), str(failed), quality, *shown, beside, *cost))
+    heads = ("method", "models", "failed", "median nESS", "solved", "solved, corrected", "bures.fit on the same models")
+    return Grid("Methods", (*heads, "median gradients", "median seconds, cold", "warm"), rows, METHODS_NOTE)
 
 
 METHODS_NOTE = (
@@ -110,7 +114,8 @@ METHODS_NOTE = (
     "errors of both sides allowed for in quadrature. Of `bures.fit` and its peers: draws of the approximation, and the "
     "same corrected by Pareto-smoothed importance weights; of Pathfinder its own draws. Only models whose reference "
     "can be used count. nESS, k̂ and evidence are by 10,000 fresh draws (fewer above d = 400); nESS sees no mode that "
-    "has been missed. Seconds are those of a shared machine: ratios at best."
+    "has been missed. Methods were not all run on the same models: beside each peer stand the median nESS of `bures.fit` and "
+    "the models it solves, corrected, on those of the peer. Seconds are those of a shared machine: ratios at best."
 )
 
 
