@@ -95,6 +95,22 @@ def test_gallery_in_a_browser(site, tmp_path):
         assert each["outputs"] >= 1 or page == "gallery/index.html"
 
 
+WRONG = """<html><head><title>Wrong</title></head><body><article>
+<p style="width: 900px">wider than a phone</p><img src="missing.png"><script>console.error("an error")</script>
+</article></body></html>"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: pages are not looked at in a browser")
+def test_a_browser_sees_what_is_wrong(tmp_path):
+    (tmp_path / "wrong.html").write_text(WRONG)
+    with Site(tmp_path, tmp_path) as served:
+        narrow, wide = served.look(("wrong.html", 390), ("wrong.html", 1280))
+        assert any("missing.png" in path for path in served.missing)
+    assert narrow["overflow"] > 400 and len(narrow["beyond"]) == 1 and narrow["unnamed"] == 1
+    assert wide["overflow"] <= 0 and wide["beyond"] == []
+    assert len(wide["broken"]) == 1 and "an error" in wide["complaints"]
+
+
 def test_pages_link_to_pages_that_exist():
     for page in DOCS.glob("*.md"):
         for link in re.findall(r"\]\(([a-z_]+\.md)", page.read_text()):
