@@ -20,7 +20,7 @@ from scripts.build_gallery import (
 )
 
 # Pages whose programs run longer than they compile: these are optimised, in the tests, too (see conftest.py).
-RUN_LONG = {"large_data", "time_series", "when_not", "nuts"}
+RUN_LONG = {"large_data", "time_series", "when_not"}
 REMEDY = "run `python scripts/build_gallery.py {}`, look at the page and commit it"
 
 
