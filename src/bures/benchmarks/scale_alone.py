@@ -56,12 +56,12 @@ def main(source: str, model: str, n: int, columns: int, groups: int, folder: Pat
     else:
         data = models.memory_map(folder, model, n, columns, groups)
     jnp.ones(3).sum().block_until_ready()
-    target = models.MODELS[model].target(data, columns, groups)
+    target = models.MODELS[model].target(data, columns, groups, subsample=True)
     before = anonymous_bytes()
     with watching_memory() as most:
         target.log_density.stream.value(np.zeros((1, target.dim)))
     passed = most[0] - before
-    target = models.MODELS[model].target(data, columns, groups)
+    target = models.MODELS[model].target(data, columns, groups, subsample=True)
     began = time.perf_counter()
     with watching_memory() as most:
         fit = bures.fit(target, key=jax.random.key(0), progress=False)

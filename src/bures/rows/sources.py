@@ -17,8 +17,8 @@ from jaxtyping import PyTree
 
 from bures.check import fail
 
-_BLOCK_BYTES = 2**24  # of a block, in the types of the source: two of them are held, one being read
-_MOST_ROWS = 2**17
+_BLOCK_BYTES = 2**23  # of a block, in the types of the source: two of them are held, one being read
+_MOST_ROWS = 2**16
 
 
 class Source(Protocol):
@@ -75,7 +75,8 @@ class Parquet:
     """
 
     def __init__(self, paths: Any, columns: Mapping[str, str | Sequence[str]] | None = None):
-        parquet = _pyarrow()
+        parquet, pool = _pyarrow("pyarrow.parquet"), _pyarrow("pyarrow").default_memory_pool()
+        self._release = pool.release_unused  # what pyarrow keeps for later is not small
         several = [paths] if isinstance(paths, str | Path) else list(paths)
         self._files = [parquet.ParquetFile(path, pre_buffer=False) for path in several]  # else it reads all ahead
         schema = self._files[0].schema_arrow
@@ -121,6 +122,7 @@ class Parquet:
                     begin += batch.num_rows
                     if wanted.start < wanted.stop:
                         yield part_of(self._rows_of(batch), wanted)
+                self._release()
 
     def _rows_of(self, batch: Any) -> PyTree:
         rows = {}
@@ -134,10 +136,10 @@ class Parquet:
         return take_from_blocks(self, numbers), self.num_rows
 
 
-def _pyarrow() -> Any:
+def _pyarrow(module: str) -> Any:
     from bures.frontends.common import import_extra
 
-    return import_extra("pyarrow.parquet", "parquet")
+    return import_extra(module, "parquet")
 
 
 def _listed(wanted: str | Sequence[str]) -> Sequence[str]:
