@@ -55,6 +55,7 @@ figures: .venv/demo.stamp
 	$(BIN)/python scripts/draw_families.py
 	$(BIN)/python scripts/draw_ladder.py
 	$(BIN)/python scripts/build_gallery.py
+	$(BIN)/python scripts/draw_scale.py
 
 docs: .venv/test.stamp
 	$(BIN)/sphinx-build -W -b html docs docs/_build
