@@ -1,4 +1,4 @@
-"""The picture of docs/large_data.md, from what `bures bench scale` has kept: `python scripts/draw_scale.py [folder]`."""
+"""The picture of docs/large_data.md from what `bures bench scale` has kept: `python scripts/draw_scale.py [folder]`."""
 
 import sys
 from pathlib import Path
