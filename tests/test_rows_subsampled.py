@@ -177,6 +177,19 @@ def test_a_saved_fit_knows_its_data(data, small, tmp_path):
         bures.load(tmp_path / "one.fit", target=subsampled_target(make_data(N, seed=5)))
 
 
+def test_another_mode_that_a_part_of_the_rows_shows_is_not_forgotten(small):
+    rng = np.random.default_rng(0)
+    y = np.where(rng.random(3000) < 0.4, -1.5, 1.5) + rng.standard_normal(3000)
+
+    def of_two(z, row):  # two labels, either way
+        return jnp.logaddexp(-((row - z[0]) ** 2) / 2, -((row - z[1]) ** 2) / 2)
+
+    fit = bures.fit(bures.Target.from_data(log_prior, of_two, y, 2, subsample=True), key=jax.random.key(0))
+    assert fit.diagnostics.verdict.name == "SEVERAL_MODES"
+    assert fit.diagnostics.coverage.missed_share == pytest.approx(0.5, abs=0.1)
+    assert "saw 2 modes on a part of the rows" in str(fit)
+
+
 def test_many_dimensions_have_an_anchor_of_first_order(data, exact, monkeypatch):
     monkeypatch.setattr(subsampled, "SECOND_ORDER_DIM", 1)
     monkeypatch.setattr("bures.rows.settling.SECOND_ORDER_DIM", 1)

@@ -9,7 +9,7 @@ import numpy as np
 from bures import linalg
 from bures.family import AbstractFamily, Gaussian
 from bures.rows.subsampled import SECOND_ORDER_DIM, SubsampledEvaluator, inverse_root
-from bures.start import Start
+from bures.start import Mode, Start, View
 
 _PASSES = 3  # anchors of a start, at the most
 _NEAR = 0.5  # distance of a mode from its anchor, over that of draws, from which the anchor stays
@@ -25,9 +25,6 @@ def settle(evaluator: SubsampledEvaluator, start: Start, family: AbstractFamily,
     First on all rows that are held, then with an anchor, which is moved until the mode is near it. Whatever has the
     higher bound is returned: that Gaussian, or the start's own moved there.
     """
-    others = [mode for mode in start.modes[1:] if mode.log_mass > start.modes[0].log_mass - _SAME]
-    if others:
-        evaluator.use.note += f"The start saw {1 + len(others)} modes on a part of the rows: this fit is of one. "
     point = np.asarray(start.approximation.mean, np.float64)
     if evaluator.dim > SECOND_ORDER_DIM:
         evaluator.anchor_at(point)
@@ -42,7 +39,29 @@ def settle(evaluator: SubsampledEvaluator, start: Start, family: AbstractFamily,
         point, root = there, found
         if distance < _NEAR * math.sqrt(point.size):
             break
-    return _best(evaluator, start, point, root, family, rng)
+    found, bound = _best(evaluator, start, point, root, family, rng)
+    return found._replace(modes=_others(evaluator, start, bound))
+
+
+def _others(evaluator: SubsampledEvaluator, start: Start, bound: float) -> tuple[Mode, ...]:
+    """The other modes that a part of the rows shows, as heavy beside the one that is followed as they are there.
+
+    All their masses are moved by what that one's changed by with all rows: a guess, but the judgement is not to call a
+    fit of one mode among several one of the whole.
+    """
+    if not start.modes:
+        return ()
+    own = min(start.modes, key=lambda mode: float(np.sum(mode.gaussian.whiten(start.approximation.mean[None]) ** 2)))
+    others = [mode for mode in start.modes if mode is not own and mode.log_mass > own.log_mass - _SAME]
+    if others:
+        evaluator.use.note += f"The start saw {1 + len(others)} modes on a part of the rows: this fit is of one. "
+    shift = bound - own.log_mass
+    return tuple(mode._replace(view=_shifted(mode.view, shift)) for mode in others)
+
+
+def _shifted(view: View, shift: float) -> View:
+    values, weights = view.values + shift, view.log_weights + shift
+    return view._replace(values=values, log_weights=weights, log_mass=view.log_mass + shift)
 
 
 def climb(evaluator: SubsampledEvaluator, point: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
@@ -77,8 +96,8 @@ def _best(
     root: np.ndarray | None,
     family: AbstractFamily,
     rng: np.random.Generator,
-) -> Start:
-    """The candidate with the higher bound, all seeing the same noise, and the variance of its log weights."""
+) -> tuple[Start, float]:
+    """The candidate with the higher bound, all seeing the same noise, the variance of its log weights, its bound."""
     q = start.approximation
     candidates: list[Any] = [eqx.tree_at(lambda each: each.mean, q, np.asarray(point, q.mean.dtype))]
     if root is not None:
@@ -87,7 +106,8 @@ def _best(
     seen = [_log_weights(evaluator, each, np.random.default_rng(seed)) for each in candidates]
     means = [float(np.mean(each)) if np.all(np.isfinite(each)) else -math.inf for each in seen]
     best = int(np.argmax(means))
-    return Start(candidates[best], float(np.var(seen[best])) if math.isfinite(means[best]) else math.inf)
+    variance = float(np.var(seen[best])) if math.isfinite(means[best]) else math.inf
+    return Start(candidates[best], variance), means[best]
 
 
 def _log_weights(evaluator: SubsampledEvaluator, q: Any, rng: np.random.Generator) -> np.ndarray:
