@@ -23,7 +23,7 @@ from bures.threads import one_blas_thread
 
 _POOLS = (4_000, 10_000, 40_000)  # draws; more are taken only while they leave the verdict undecided
 _SLOW_POOL = 2_000  # the first, of a target that is slow to evaluate
-_SECOND_PASS = 5  # times the draws
+_SECOND_PASS = 1_100  # draws of a second pass over rows: enough for weights that are even to decide
 _HOPELESS = 0.01  # share of effective draws below which more of them do not help
 JUDGED, _SEARCHED = 2**32 - 2, 2**32 - 3  # with the key, for the draws and the search: no step has these numbers
 _SEARCHED_DIM = 250  # dimensions up to which other modes are searched for where q has no d × d factor
@@ -105,7 +105,7 @@ def _judge(
     pools = (_SLOW_POOL, *_POOLS) if target.width > SLOW else _POOLS
     if evaluator.one_pass:  # by rows: draws of one pass over them, and of one more if these do not decide
         few = min(pools[0], affordable_draws(target))
-        pools = few, _SECOND_PASS * few
+        pools = few, max(2 * few, _SECOND_PASS)
     if partly:
         draws, scores = _affordable_pool(generator, q, evaluator, pools[0])
     else:
