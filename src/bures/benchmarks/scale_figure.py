@@ -7,7 +7,7 @@ _STYLES = {"in memory": ("C0", "o", "-"), "streamed": ("C1", "s", "--"), "subsam
 
 
 def draw_cost(runs: list[tuple[dict[str, Any], dict[str, Any]]]) -> bytes:
-    """Row evaluations and reads by N, one line for each way; a PNG."""
+    """Row evaluations, dotted without those of the judgement, and reads by N, one line for each way; a PNG."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 3.2), layout="constrained")
@@ -19,13 +19,17 @@ def draw_cost(runs: list[tuple[dict[str, Any], dict[str, Any]]]) -> bytes:
         rows = [n for n, _ in own]
         style = dict(color=colour, marker=marker, linestyle=line, label=way)
         left.loglog(rows, [n * run["evaluations"] for n, run in own], **style)
+        if all("judged" in run for _, run in own):
+            without = [n * (run["evaluations"] - run["judged"]) for n, run in own]
+            left.loglog(rows, without, **style | {"linestyle": ":", "marker": "", "label": None})
         if all(run["reads"] is not None for _, run in own):
-            right.loglog(rows, [run["reads"] for _, run in own], **style)
+            right.semilogx(rows, [run["reads"] for _, run in own], **style)
     for axis, title in ((left, "row evaluations"), (right, "times all rows are read")):
         axis.set_xlabel("rows N")
         axis.set_ylabel(title)
         axis.grid(alpha=0.3)
     left.legend(frameon=False)
+    right.set_ylim(bottom=0)
     right.axhline(10, color="0.6", linewidth=0.8, linestyle=":")
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=150)
