@@ -353,6 +353,7 @@ def measure_cost(parameters: dict[str, Any], folder: Path) -> dict[str, Any]:
     reads = None if stream is None else stream.rows_read / n
     return {
         "evaluations": evaluated,
+        "judged": fit.evaluations.judgement,
         "reads": reads,
         "seconds": time.perf_counter() - began,
         "elbo": fit.diagnostics.elbo,
