@@ -19,9 +19,9 @@ def draw_cost(runs: list[tuple[dict[str, Any], dict[str, Any]]]) -> bytes:
         rows = [n for n, _ in own]
         style = dict(color=colour, marker=marker, linestyle=line, label=way)
         left.loglog(rows, [n * run["evaluations"] for n, run in own], **style)
-        if all("judged" in run for _, run in own):
-            without = [n * (run["evaluations"] - run["judged"]) for n, run in own]
-            left.loglog(rows, without, **style | {"linestyle": ":", "marker": "", "label": None})
+        apart = [(n, n * (run["evaluations"] - run["judged"])) for n, run in own if "judged" in run]
+        if apart:
+            left.loglog(*zip(*apart, strict=True), **style | {"linestyle": ":", "label": None})
         if all(run["reads"] is not None for _, run in own):
             right.semilogx(rows, [run["reads"] for _, run in own], **style)
     for axis, title in ((left, "row evaluations"), (right, "times all rows are read")):
