@@ -44,7 +44,7 @@ def models() -> list[Path]:
 
 def pages() -> list[Path]:
     """All pages that show what their code prints."""
-    return [*models(), GALLERY.parent / "when_not.md"]
+    return [*models(), *(GALLERY.parent / f"{name}.md" for name in ("looking_at_a_fit", "predict", "when_not"))]
 
 
 def run_page(page: Path) -> Run:

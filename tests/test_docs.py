@@ -23,7 +23,8 @@ from tests.browser import CHROMIUM, Site
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 # Pages that show what their code prints are run by test_gallery.py.
-PAGES = (ROOT / "README.md", *sorted(page for page in DOCS.glob("*.md") if page.name != "when_not.md"))
+SHOWING = set(runpy.run_path(str(ROOT / "scripts" / "build_gallery.py"))["pages"]())
+PAGES = (ROOT / "README.md", *sorted(page for page in DOCS.glob("*.md") if page not in SHOWING))
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
