@@ -114,7 +114,7 @@ METHODS_NOTE = (
     "errors of both sides allowed for in quadrature. Of `bures.fit` and its peers: draws of the approximation, and the "
     "same corrected by Pareto-smoothed importance weights; of Pathfinder its own draws. Only models whose reference "
     "can be used count. nESS, k̂ and evidence are by 10,000 fresh draws (fewer above d = 400); nESS sees no mode that "
-    "has been missed. Not all methods were run on the same models: beside each peer stand the median nESS of `bures.fit` "
+    "has been missed. Not all methods were run on the same models: beside each peer are the median nESS of `bures.fit` "
     "and the models it solves, corrected, on those of the peer. Seconds are those of a shared machine: ratios at best."
 )
 
