@@ -162,7 +162,7 @@ def long_run(
     Of `several` equivalent modes in one of them. With the chains comes the way back to the target's coordinates.
     """
     key = jax.random.key(seed + 10_000)
-    starts = _starts(key, target, several)
+    starts = _starts(key, target)
     inner, back = target, np.asarray
     if target.sites and not several:
         inner = recentre(target, 0.0)
@@ -177,10 +177,10 @@ def long_run(
     return run_chains(key, inner, starts, seconds=settings["reference_seconds"], **options), back
 
 
-def _starts(key: Key[Array, ""], target: bures.Target, several: bool) -> Array:
-    """Draws of a fit; close to its centre where it is one of `several` modes, so that all chains stay in it."""
+def _starts(key: Key[Array, ""], target: bures.Target) -> Array:
+    """Near the centre of a fit: in one of several modes, and nowhere that other coordinates make extreme."""
     q = bures.fit(target, key=key, progress=False).approximation
-    return q.mean + (0.1 if several else 1.0) * (q.sample(key, CHAINS) - q.mean)
+    return q.mean + 0.1 * (q.sample(key, CHAINS) - q.mean)
 
 
 def summarise(draws: np.ndarray, ess: np.ndarray) -> dict[str, Any]:
