@@ -58,9 +58,39 @@ def check_part(argument: str, value: Any, kind: type, example: str) -> None:
 
 
 def check_option(argument: str, value: Any, options: tuple[str, ...]) -> str:
-    if value not in options:
+    if not isinstance(value, str) or value not in options:
         raise fail(argument, f"one of {options}", value, "Choose one of these.")
     return value
+
+
+def check_flag(argument: str, value: Any, remedy: str) -> None:
+    """True or False, or None for what is left to bures."""
+    if value is not None and not isinstance(value, bool | np.bool_):
+        raise fail(argument, "True or False", value, remedy)
+
+
+def check_progress(value: Any) -> None:
+    """Whether to show how it goes."""
+    check_flag("progress", value, "Leave it out to see it on a terminal only.")
+
+
+def check_function(argument: str, value: Any, wanted: str, remedy: str) -> None:
+    """Something that can be called."""
+    if not callable(value):
+        raise fail(argument, wanted, value, remedy)
+
+
+def check_points(argument: str, value: Any, dim: int, dtype: Any) -> jax.Array:
+    """Points of R^dim with any leading axes, in a dtype."""
+    try:
+        array = jnp.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise fail(argument, f"an array whose last axis is {dim}", value, "Pass a JAX or NumPy array.") from error
+    if array.shape[-1:] != (dim,):
+        raise fail(argument, f"an array whose last axis is {dim}", array, "Pass points of the Gaussian's dimension.")
+    if not jnp.issubdtype(array.dtype, jnp.floating) and not jnp.issubdtype(array.dtype, jnp.integer):
+        raise fail(argument, "an array of real numbers", array, f"Pass {argument} as floats.")
+    return array.astype(dtype)
 
 
 def check_key(key: Any) -> None:
@@ -91,6 +121,8 @@ def check_floating(argument: str, value: Any, ndim: int) -> jax.Array:
         raise fail(argument, f"a real array with {ndim} axes", value, "Pass a JAX or NumPy array.") from error
     if not jnp.issubdtype(array.dtype, jnp.floating):
         raise fail(argument, "a floating array", array, f"Pass {argument} as floats, e.g. {argument}.astype(float).")
+    if array.dtype not in (jnp.float32, jnp.float64):
+        raise fail(argument, "of float32 or float64", array, f"Half precision is too coarse: {argument}.astype(float).")
     if array.ndim != ndim:
         raise fail(argument, f"an array with {ndim} axes", array, "Check its shape.")
     if not is_traced(array) and not np.all(np.isfinite(np.asarray(array))):

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key, UInt32
 
 from bures.arrays import AnyArray, namespace
-from bures.check import fail
+from bures.check import fail, is_traced
 
 _BITS = 32
 _MAX_DIM = 21201  # as far as the direction numbers go
@@ -29,7 +29,11 @@ def host_generator(key: Key[Array, ""], number: int = 0) -> np.random.Generator:
 
 def host_seed(key: Key[Array, ""]) -> int:
     """A number for each key, to seed NumPy's generators by."""
-    return seed_of_words(np.ravel(jax.random.key_data(key)))
+    data = jax.random.key_data(key)
+    if is_traced(data):
+        remedy = "Call it outside; under jit and vmap only bures.fit with num_steps, bures.step and the gradients work."
+        raise fail("key", "used outside jit and vmap: this looks at values", key, remedy)
+    return seed_of_words(np.ravel(data))
 
 
 def seed_of_words(words: np.ndarray) -> int:

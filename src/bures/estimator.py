@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Key
 
 from bures import draws as noise_sources, linalg
 from bures.arrays import AnyArray, Module, namespace, softmax
-from bures.check import check_key, check_option, check_part, check_positive_integer, fail
+from bures.check import check_floating, check_key, check_option, check_part, check_positive_integer, fail
 from bures.family.approximation import AbstractApproximation
 from bures.family.gaussian import Gaussian
 from bures.field import Curvature, Dense, Estimate, Field, Operator, Path, Stein as SteinSlope
@@ -242,7 +242,7 @@ def wasserstein_gradient(
     check_dimensions(q, target)
     check_part("objective", objective, AbstractObjective, "bures.IWELBO(K=5)")
     check_positive_integer("M", M, _M_REMEDY)
-    z = jnp.asarray(z, q.mean.dtype)
+    z = check_floating("z", z, ndim=1).astype(q.mean.dtype)
     if z.shape != (q.dim,):
         raise fail("z", f"a point of shape ({q.dim},)", z, "For several points use jax.vmap.")
     return _wasserstein_gradient(key, z, q, target, objective, M)
@@ -250,6 +250,8 @@ def wasserstein_gradient(
 
 def check_dimensions(q: AbstractApproximation, target: Target) -> None:
     """The approximation and the target live on the same space."""
+    if not isinstance(target, Target):
+        raise fail("target", "a bures.Target", target, "Make one with bures.Target(log_density, dim).")
     if not isinstance(q, AbstractApproximation):
         raise fail("q", "a bures.Gaussian", q, "Make one with Gaussian.from_moments(mean, covariance).")
     if q.dim != target.dim:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from bures.check import check_key, check_positive_integer
+from bures.check import check_flag, check_key, check_positive_integer
 from bures.diagnostics import WeightedDraws
 from bures.family import AbstractApproximation, LowRankGaussian
 from bures.rows.stream import affordable_draws
@@ -31,6 +31,7 @@ def to_arviz(fit: "Fit", key: Key[Array, ""], *, num_draws: int, resample: bool)
     import_from_dict()
     check_positive_integer("num_draws", num_draws, "It is the number of draws to export.")
     check_key(key)
+    check_flag("resample", resample, "Whether weights choose the draws.")
     target = fit.target
     pool = fit.draws()
     wanted = max(num_draws, min(10 * num_draws, affordable_draws(target))) if resample else num_draws

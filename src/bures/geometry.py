@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from bures.arrays import Module, namespace
-from bures.check import check_real, fail
+from bures.check import check_flag, check_real, fail
 from bures.family.approximation import AbstractApproximation, StepReport as StepReport
 from bures.field import Estimate
 from bures.objective import AbstractObjective
@@ -87,6 +87,11 @@ class BuresWasserstein(AbstractGeometry):
         return moved, state, StepReport(clipped, self.step_size)
 
 
+def _check_control_variate(value: Any) -> bool:
+    check_flag("control_variate", value, "Whether to keep the score of q.")
+    return bool(value)
+
+
 class ForwardBackward(AbstractGeometry):
     """Forward–backward Gaussian VI (FB-GVI, Diao et al., 2023), for the ELBO.
 
@@ -98,7 +103,7 @@ class ForwardBackward(AbstractGeometry):
     """
 
     step_size: float = _number("step_size", 1e300, _STEP_REMEDY)
-    control_variate: bool = eqx.field(static=True, default=False)
+    control_variate: bool = eqx.field(static=True, default=False, converter=_check_control_variate)
     runs_on_host: ClassVar[bool] = True
     move: ClassVar[str | None] = "forward_backward"
 

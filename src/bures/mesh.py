@@ -58,8 +58,10 @@ def shard_rows(data: PyTree, mesh: Mesh | None = None, axis: str | None = None) 
     """
     if mesh is None:
         mesh = Mesh(np.array(jax.devices()), ("rows",), axis_types=(AxisType.Auto,))
+    if not isinstance(mesh, Mesh):
+        raise fail("mesh", "a jax.sharding.Mesh", mesh, "Leave it out for all devices.")
     chosen = str(mesh.axis_names[0]) if axis is None else axis
-    if chosen not in mesh.axis_names:
+    if not isinstance(chosen, str) or chosen not in mesh.axis_names:
         raise fail("axis", f"one of {mesh.axis_names}, the axes of the mesh", axis, "Leave it out for the first.")
     rows = RowMesh(mesh, (chosen,))
     leaves = jax.tree.leaves(data)

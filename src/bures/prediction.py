@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from bures.check import check_key, fail
+from bures.check import check_function, check_key, fail
 from bures.export import import_from_dict, to_arviz
 from bures.target import Labels, Predicted, Target, as_target
 
@@ -58,6 +58,8 @@ def predict(
     target = _target_of(target)
     if function is None and len(data) == 1 and not named and callable(data[0]):
         function, data = data[0], ()
+    if function is not None:
+        check_function("function", function, "a function of a draw and a key", "Leave it out for the model's own.")
     return _extended(draws, target.labels, key, function, data, named)
 
 

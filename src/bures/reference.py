@@ -326,7 +326,7 @@ def _starts(
     if isinstance(initial, AbstractApproximation):
         _check_shape(initial.mean, (target.dim,))
         starts = initial.sample(key, num_chains)
-    elif np.ndim(initial) == 2:
+    elif _num_axes(initial) == 2:
         starts = _check_shape(check_floating("initial", initial, ndim=2), (num_chains, target.dim))
     else:
         point = _check_shape(check_floating("initial", initial, ndim=1), (target.dim,))
@@ -341,6 +341,13 @@ def _starts(
             "Start where the density is positive, or give the starts as an array (num_chains, dim)."
         )
     return starts
+
+
+def _num_axes(value: Any) -> int:
+    try:
+        return np.ndim(value)
+    except ValueError:  # rows of several lengths
+        return 1
 
 
 def _check_shape(starts: Array, shape: tuple[int, ...]) -> Array:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from bures.check import check_key, check_positive_integer, fail
+from bures.check import check_function, check_key, check_positive_integer, fail, is_traced
 
 
 class SNR(eqx.Module):
@@ -67,8 +67,13 @@ def snr(
     1.0
     """
     check_key(key)
+    if is_traced(key):
+        raise fail("key", "concrete", key, "It looks at values: call snr outside jit and vmap.")
     check_positive_integer("num_seeds", num_seeds, "The jackknife needs at least two seeds.")
     check_positive_integer("num_realisations", num_realisations, "It is the number of draws of each seed.")
+    check_function("gradient", gradient, "a function of a key", "It returns one realisation, a vector.")
+    if batch_size is not None:
+        check_positive_integer("batch_size", batch_size, "It is the number of realisations at a time.")
     if num_seeds < 2:
         raise fail("num_seeds", "at least 2", num_seeds, "The jackknife leaves one seed out at a time.")
     keys = jax.vmap(lambda k: jax.random.split(k, num_realisations))(jax.random.split(key, num_seeds))
@@ -85,9 +90,19 @@ def _realise(gradient: Callable, keys: Key[Array, " n"], batch_size: int | None)
 
 def snr_slope(x: Any, ratios: Sequence[SNR]) -> tuple[float, float]:
     """The least-squares slope of log SNR on log x, with its leave-one-seed-out jackknife standard error."""
-    log_x = np.log(np.asarray(x, np.float64))
-    if log_x.ndim != 1 or log_x.size != len(ratios) or log_x.size < 2:
-        raise fail("x", f"{len(ratios)} numbers, one for each SNR, and at least 2", x, "Match x to the ratios.")
+    if not isinstance(ratios, Sequence) or not all(isinstance(ratio, SNR) for ratio in ratios):
+        raise fail("ratios", "a list of SNR", ratios, "Make each with bures.snr.")
+    wanted = f"{len(ratios)} positive numbers, one for each SNR, and at least 2"
+    try:
+        numbers = np.asarray(x)
+        values = numbers.astype(np.float64) if numbers.dtype.kind in "fiu" else np.full(1, np.nan)
+    except (TypeError, ValueError) as error:
+        raise fail("x", wanted, x, "Match x to the ratios.") from error
+    if values.ndim != 1 or values.size != len(ratios) or values.size < 2:
+        raise fail("x", wanted, x, "Match x to the ratios.")
+    if not np.all(np.isfinite(values)) or np.any(values <= 0) or np.ptp(values) == 0:
+        raise fail("x", f"{wanted}, not all the same", x, "Its logarithm is taken: pass K, M or the like.")
+    log_x = np.log(values)
     slope = _slope(log_x, np.log([ratio.value for ratio in ratios]))
     without = np.log(np.stack([ratio.leave_one_out for ratio in ratios]))
     slopes = np.array([_slope(log_x, column) for column in without.T])

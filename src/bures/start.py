@@ -37,7 +37,7 @@ from bures.threads import one_blas_thread
 _EVALUATIONS, LATER_EVALUATIONS = 4000, 500
 _STEPS_WORTH = 3  # steps that they may cost: no fit has fewer
 _MARGIN = 0.1  # nats by which a wide Gaussian must be ahead of a mode's own
-_RANDOM_POINTS = 100  # to try where the initial point has no density
+_RANDOM_POINTS, _RANDOM_ELEMENTS = 100, 2**24  # to try where the initial point has no density: points, and numbers
 _NEWTON_DIM = 250  # up to this dimension Newton's method from the first point on, beyond it quasi-Newton to begin with
 _DENSE_CURVATURE_DIM = 700  # up to this dimension, differences of scores give the curvature at a mode
 _AROUND, _BEST = 100, (4, 3, 1)  # draws of each width around the initial point, and how many to climb from
@@ -210,7 +210,8 @@ def first_point(rng: np.random.Generator, target: Target, evaluator: Budget | Ev
     offered = getattr(target.log_density, "initial_candidates", None)
     if offered is not None:
         points = np.concatenate([points, np.asarray(offered(), np.float64).reshape(-1, target.dim)])
-    for tried in (points[:1], points[1:], rng.uniform(-2, 2, (_RANDOM_POINTS, target.dim))):
+    count = int(np.clip(_RANDOM_ELEMENTS // target.dim, 1, _RANDOM_POINTS))
+    for tried in (points[:1], points[1:], rng.uniform(-2, 2, (count, target.dim))):
         if not len(tried):
             continue
         values, scores = evaluator.value_and_score(tried)

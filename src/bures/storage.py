@@ -161,8 +161,9 @@ def load(path: Any, *, target: Any, dim: int | None = None, family: AbstractFami
         version, description, arrays = unpack(path, _READABLE)
     except FileError as error:
         raise FileError(f"{str(path)!r} {error}." if _is_sentence(error) else _unreadable(path, error)) from error
-    except OSError:
-        raise
+    except OSError as error:
+        reason = f"path must be a saved fit that can be read, but {str(path)!r} cannot: {error.strerror}. Check it."
+        raise type(error)(error.errno, reason) from error
     except Exception as error:
         raise FileError(_unreadable(path, error)) from error
     try:

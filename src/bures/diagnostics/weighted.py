@@ -189,6 +189,8 @@ def forward_kl(
 ) -> tuple[float, float]:
     """KL(p ‖ q) = E_p[log p − log q] with its standard error, for a normalised target that can be sampled."""
     check_key(key)
+    check_dimensions(q, target)
+    check_positive_integer("num_samples", num_samples, "It is the number of exact draws, e.g. 10_000.")
     if target.sample is None:
         raise fail("target", "one with a `sample` function", target.log_density, "Use q.kl between Gaussians instead.")
     z = np.asarray(target.sample(key, num_samples))

@@ -11,12 +11,11 @@ from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
 from bures.arrays import AnyArray, Module, namespace
-from bures.check import check_key, check_positive_integer, fail
+from bures.check import check_key, check_points, check_positive_integer, fail
 from bures.field import Estimate, Field, Operator
 
 LOG_2PI = math.log(2 * math.pi)
@@ -91,10 +90,7 @@ class AbstractApproximation(Module):
 
     def log_prob(self, z: Any) -> Float[Array, "*n"]:
         """Log density at `z`, with any leading axes."""
-        z = jnp.asarray(z, self.mean.dtype)
-        if z.shape[-1:] != (self.dim,):
-            raise fail("z", f"an array whose last axis is {self.dim}", z, "Pass points of the Gaussian's dimension.")
-        return self.log_density(z)
+        return self.log_density(check_points("z", z, self.dim, self.mean.dtype))
 
     def log_density(self, z: Float[AnyArray, "*n dim"]) -> Float[AnyArray, "*n"]:
         """The same for arrays of JAX or NumPy as they are."""

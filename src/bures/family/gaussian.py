@@ -8,10 +8,12 @@ from jaxtyping import Array, Bool, Float
 
 from bures import linalg
 from bures.arrays import AnyArray, namespace
-from bures.check import as_array, check_floating, fail, is_traced
+from bures.check import as_array, check_floating, check_positive_integer, fail, is_traced
 from bures.family import gaussian_moves as moves
 from bures.family.approximation import AbstractApproximation
 from bures.field import Dense, Estimate
+
+_LARGEST_MATRIX = 50_000  # dimensions: a matrix of 20 GB
 
 
 class Gaussian(AbstractApproximation):
@@ -71,6 +73,9 @@ class Gaussian(AbstractApproximation):
     @classmethod
     def standard(cls, dim: int, dtype: Any = None) -> "Gaussian":
         """The standard normal N(0, I) on R^dim."""
+        check_matrix_dim(dim)
+        if dtype is not None:
+            check_dtype(dtype)
         return cls(as_array(np.zeros(dim, dtype or float)), as_array(np.eye(dim, dtype=dtype or float)))
 
     @property
@@ -204,7 +209,27 @@ def check_coordinates(indices: Any, dim: int) -> np.ndarray:
     kept = np.atleast_1d(np.asarray(indices))
     if kept.ndim != 1 or not np.issubdtype(kept.dtype, np.integer) or not np.all((-dim <= kept) & (kept < dim)):
         raise fail("indices", f"coordinates from 0 to {dim - 1}", indices, "Pass an integer, or a list of them.")
+    if not kept.size or np.unique(kept % dim).size < kept.size:
+        raise fail("indices", "different coordinates, one at the least", indices, "Name each of them once.")
     return kept
+
+
+def check_matrix_dim(dim: Any) -> None:
+    """A dimension whose d × d matrices a machine can hold."""
+    check_positive_integer("dim", dim, "It is the number of coordinates.")
+    if dim > _LARGEST_MATRIX:
+        remedy = "In more dimensions use bures.LowRankGaussian, or family=bures.LowRank()."
+        raise fail("dim", f"at most {_LARGEST_MATRIX}, for a d × d matrix", dim, remedy)
+
+
+def check_dtype(dtype: Any) -> None:
+    """The precision of an approximation."""
+    try:
+        known = np.dtype(dtype) in (np.float32, np.float64)
+    except TypeError:
+        known = False
+    if not known:
+        raise fail("dtype", "float32 or float64", dtype, "Leave it out for JAX's present one.")
 
 
 def cast(argument: str, array: Array, dtype: Any) -> Array:

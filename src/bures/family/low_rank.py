@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float
 
 from bures import linalg
 from bures.arrays import AnyArray, namespace
-from bures.check import check_floating, fail, is_traced
+from bures.check import check_flag, check_floating, fail, is_traced
 from bures.family import low_rank_moves as moves
 from bures.family.approximation import AbstractApproximation
 from bures.family.gaussian import Gaussian, cast, check_coordinates
@@ -71,6 +71,7 @@ class LowRankGaussian(AbstractApproximation):
 
     def __init__(self, mean: Any, scale: Any, basis: Any = None, variances: Any = None, *, grows: bool = False):
         mean = check_floating("mean", mean, ndim=1)
+        check_flag("grows", grows, "Whether fits may take more columns.")
         d = mean.size
         basis = np.zeros((d, 0), mean.dtype) if basis is None else basis
         variances = np.zeros(0, mean.dtype) if variances is None else variances

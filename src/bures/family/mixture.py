@@ -27,7 +27,7 @@ _EXTRA = 3  # numbers of noise besides those of a Gaussian: which component, and
 def _check_tail(tail: Any, count: int, dtype: Any) -> np.ndarray:
     """One share for each component, or one for all."""
     given = np.asarray(tail)
-    if given.shape not in ((), (count,)) or not np.issubdtype(given.dtype, np.number):
+    if given.shape not in ((), (count,)) or given.dtype.kind not in "fiu":
         raise fail("tail", f"a share, or one for each of {count} components", tail, "For example 0.05.")
     for share in given.ravel():
         check_real("tail", float(share), 0, 1, "It is a share, e.g. 0.05.")

@@ -13,12 +13,13 @@ from jaxtyping import Array, Float, Key
 
 from bures.arrays import to_device, to_host
 from bures.budget import BudgetSpent
-from bures.check import check_key, check_part, check_positive_integer, check_real, fail, is_traced
+from bures.check import check_key, check_part, check_positive_integer, check_progress, check_real, fail, is_traced
 from bures.draws import host_generator
 from bures.engine import FEW_POINTS, MANY, Evaluator, default_draws, evaluator_of
 from bures.estimator import AbstractEstimator
 from bures.family import AbstractApproximation, AbstractFamily, FullRank, Mixture
 from bures.family.approximation import in_double
+from bures.family.gaussian import check_matrix_dim
 from bures.fitting.defaults import (
     FULL_RANK_DIM,
     default_estimator,
@@ -103,10 +104,13 @@ def fit(
     target = as_target(target, dim)
     check_key(key)
     _check_init(init)
+    _check_callback(callback, progress)
     limits = Limits(max_seconds, max_evaluations, checkpoint, every)
     is_open = family is None and init is None and geometry is None and num_steps is None  # the start may say more
     family = default_family(target, init) if family is None else family
     check_part("family", family, AbstractFamily, "bures.LowRank()")
+    if isinstance(family, FullRank):
+        check_matrix_dim(target.dim)
     if isinstance(family, Mixture):
         check_mixture_dim(target)
         if init is None and num_steps is None and objective is None and estimator is None and geometry is None:
@@ -123,7 +127,6 @@ def fit(
         tolerance = check_real("tolerance", tolerance, 0, 1e300, "It is in nats, e.g. 0.01.", open_low=True)
     elif num_steps is None:
         tolerance = default_tolerance(target)
-    _check_callback(callback)
     if is_traced(key, target, init, method):
         _refuse_limits(limits)
         return _fit_traced(key, target, method, family.standard(target.dim) if init is None else init, num_steps)
@@ -294,7 +297,7 @@ def resume(
     """See `Fit.resume`."""
     if num_steps is not None:
         num_steps = check_positive_integer("num_steps", num_steps, "It is the number of further steps.")
-    _check_callback(callback)
+    _check_callback(callback, progress)
     limits = Limits(max_seconds, max_evaluations, checkpoint, every)
     plan = fit.record.plan
     if num_steps is None and (fit.outcome not in CUT_SHORT or (plan is not None and fit.num_steps >= plan.total)):
@@ -337,7 +340,8 @@ def resume(
     return _finish(unsettled, evaluator, progress, callback, limits)
 
 
-def _check_callback(callback: Callback | None) -> None:
+def _check_callback(callback: Callback | None, progress: Any) -> None:
+    check_progress(progress)
     if callback is not None and not callable(callback):
         raise fail("callback", "a function (step, approximation, info)", callback, "Leave it out if not needed.")
 

@@ -3,7 +3,7 @@
 import numpy as np
 from jaxtyping import Array, Key
 
-from bures.check import check_key, fail
+from bures.check import check_key, check_progress, fail
 from bures.diagnostics.coverage import WIDTHS
 from bures.diagnostics.weighted import log_evidence
 from bures.draws import host_generator
@@ -42,6 +42,7 @@ def refine(
 ) -> Fit:
     """See `Fit.refine`. `watch` may note what evaluators are asked for, and end it, `num_steps` ends a Gaussian."""
     check_key(key)
+    check_progress(progress)
     rung = next_rung(fit)
     if rung is None:
         remedy = "Use bures.sample(target, key=key), which goes on by MCMC."

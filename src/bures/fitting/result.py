@@ -109,6 +109,11 @@ def _search_evaluations(start: int, steps: int) -> int:
     return max(LATER_EVALUATIONS, min(steps - start, _MOST_SEARCH))
 
 
+def _check_concrete(what: str, value: Any) -> None:
+    if is_traced(value):
+        raise fail(what, "asked for outside jit and vmap", value, "Return the fit first, then look at it.")
+
+
 class Fit(eqx.Module):
     """A fitted approximation, how it came about, and what can be done with it."""
 
@@ -125,6 +130,7 @@ class Fit(eqx.Module):
     @property
     def outcome(self) -> Outcome:
         """How the fit ended; printing it says what to do."""
+        _check_concrete("outcome", self.outcome_code)
         return Outcome(int(self.outcome_code))
 
     @property
@@ -134,6 +140,7 @@ class Fit(eqx.Module):
 
     @property
     def num_steps(self) -> int:
+        _check_concrete("num_steps", self.loop.count)
         return int(self.loop.count)
 
     @property

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from bures.budget import Budget, check_limits
-from bures.check import check_key, check_positive_integer
+from bures.check import check_key, check_positive_integer, check_progress
 from bures.draws import host_generator
 from bures.engine import Evaluator, default_draws, evaluator_of
 from bures.estimator import Stein
@@ -93,9 +93,10 @@ def sample(
     [3.0, 3.0]
     """
     import_from_dict()  # before any work is done
-    target = as_target(target_of(target_or_model), dim)
+    target = as_target(target_of(target_or_model), dim, "target_or_model")
     check_key(key)
     check_positive_integer("num_draws", num_draws, "It is the number of posterior draws.")
+    check_progress(progress)
     budget = Budget(*check_limits(max_seconds, max_evaluations))
     climb = _Climb(target, key, num_draws, budget, progress)
     return climb.tree(climb.run())

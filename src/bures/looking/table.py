@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bures.check import fail
+from bures.check import check_flag, fail
 from bures.diagnostics.diagnostics import Verdict
 from bures.looking.elements import elements_of, elements_of_tree
 
@@ -136,6 +136,7 @@ class Summary(Mapping[str, dict[str, float]]):
 
 def summarise_fit(fit: "Fit", quantiles: Sequence[float] = QUANTILES, *, corrected: bool = True) -> Summary:
     """The table of a fit, from the draws it was judged by."""
+    check_flag("corrected", corrected, "Whether weights correct the draws.")
     found, elements = fit.diagnostics, elements_of(fit)
     weights = elements.weights if corrected else None
     columns = moments(elements.values, weights, check_quantiles(quantiles))
@@ -205,8 +206,11 @@ def weighted_quantiles(x: np.ndarray, weights: np.ndarray, quantiles: Sequence[f
 
 
 def check_quantiles(quantiles: Any) -> tuple[float, ...]:
-    given = tuple(np.atleast_1d(np.asarray(quantiles, float)).tolist())
-    if not all(0 < p < 1 for p in given):
+    try:
+        given = tuple(np.atleast_1d(np.asarray(quantiles, float)).tolist())
+    except (TypeError, ValueError):
+        given = ()
+    if not given or not all(isinstance(p, float) and 0 < p < 1 for p in given):
         raise fail("quantiles", "numbers between 0 and 1", quantiles, "For example (0.05, 0.5, 0.95).")
     return given
 

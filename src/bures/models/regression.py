@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bures import datasets
-from bures.check import as_array, check_floating, check_real, default_dtype, fail, is_traced
+from bures.check import as_array, check_floating, check_option, check_real, default_dtype, fail, is_traced
 from bures.mesh import RowMesh, arranged, sum_over_mesh
 from bures.target import Target, map_in_blocks, sum_in_blocks
 
@@ -205,7 +205,7 @@ def logistic_regression(X: Any, y: Any, prior_variance: float = 10.0, *, names: 
     X = check_floating("X", X, ndim=2)
     try:
         y = as_array(y)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise fail("y", "zeros and ones", y, "Encode the two classes as 0 and 1.") from error
     if y.shape != X.shape[:1]:
         raise fail("y", f"{X.shape[0]} labels, one per row of X", y, "Check the shapes of X and y.")
@@ -232,5 +232,6 @@ def census(design: str = "screened", prior_variance: float = 10.0) -> Target:
 
     `design` is `"screened"` (d = 9) or `"full"` (d = 96); see `bures.datasets.census`.
     """
+    check_option("design", design, ("screened", "full"))
     X, y, names = datasets.census(design)
     return logistic_regression(X, y, prior_variance, names=names)

@@ -1,6 +1,7 @@
 """Small targets with known answers: normalised densities, exact draws, exact moments where they exist."""
 
 import math
+import numbers
 
 import equinox as eqx
 import jax
@@ -9,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from bures.check import as_array, check_positive_integer, check_real, fail
+from bures.family.gaussian import check_matrix_dim
 from bures.target import Target
 
 _LOG_2PI = math.log(2 * math.pi)
@@ -68,9 +70,11 @@ def gaussian(dim: int, *, condition_number: float = 1.0, scale: float = 1.0, see
 
     The eigenvalues of its covariance are spaced logarithmically from `scale² / condition_number` to `scale²`.
     """
-    check_positive_integer("dim", dim, _DIM_REMEDY)
+    check_matrix_dim(dim)
     check_real("condition_number", condition_number, 1, 1e300, "It is the ratio of extreme eigenvalues.")
     check_real("scale", scale, 0, 1e300, "It is the largest standard deviation.", open_low=True)
+    if isinstance(seed, bool) or not isinstance(seed, numbers.Integral) or seed < 0:
+        raise fail("seed", "an integer that is not negative", seed, "It chooses the rotation, e.g. seed=0.")
     rotation = np.linalg.qr(np.random.default_rng(seed).standard_normal((dim, dim)))[0]
     deviations = scale * np.logspace(-np.log10(condition_number) / 2, 0, dim)
     density = _Rotated(as_array(rotation), as_array(deviations))

@@ -47,6 +47,8 @@ def check_covariance(value: Any, dim: int) -> Array:
         values = np.asarray(covariance)
         if np.max(np.abs(values - values.T)) > 1e3 * np.finfo(values.dtype).eps * np.max(np.abs(values)):
             raise fail("covariance", "symmetric", covariance, "Pass (covariance + covariance.T) / 2.")
+        if np.any(np.diagonal(values) <= 0):
+            raise fail("covariance", "positive definite", covariance, "Its diagonal are variances: all above zero.")
     return covariance
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from bures.check import as_array, check_positive_integer, default_dtype, fail, is_traced
+from bures.check import as_array, check_function, check_positive_integer, default_dtype, fail, is_traced
 from bures.target.blocks import (
     calls_one_by_one,
     has_uneven_cost,
@@ -140,6 +140,7 @@ class Target(eqx.Module):
         {'mu': 0.0, 'sigma': 1.0}
         """
         layout = Layout(variables)
+        check_function("log_density", log_density, "a function of the variables by name", "Pass a JAX function.")
         unconstrained = Unconstrained(log_density, layout)
         if location_scale is not None:
             options["sites"] = sites_of_variables(layout, location_scale)
@@ -246,15 +247,21 @@ class Target(eqx.Module):
         return sum_in_blocks(block, weights, z, points_in_block(self.width * self.dim)).astype(z.dtype)
 
     def _fast_hessian(self) -> Callable | None:
-        return self._weighted_hessian or getattr(self.log_density, "weighted_hessian", None)
+        own = self._weighted_hessian
+        return getattr(self.log_density, "weighted_hessian", None) if own is None else own
 
 
-def as_target(target: Any, dim: int | None) -> Target:
+def as_target(target: Any, dim: int | None, argument: str = "target") -> Target:
     """A `Target` as it is, or a bare log density together with `dim`."""
+    if dim is not None:
+        dim = check_positive_integer("dim", dim, "It is the length of the vector that the log density takes.")
     if isinstance(target, Target):
         if dim is not None and dim != target.dim:
             raise fail("dim", f"{target.dim}, the target's dimension", dim, "Leave dim out when passing a Target.")
         return target
+    if not callable(target) or isinstance(target, type):
+        wanted = "a bures.Target, or a log density together with dim"
+        raise fail(argument, wanted, target, "Make one with bures.Target(log_density, dim).")
     if dim is None:
         raise fail("dim", "given with a bare log density", dim, "Pass dim=..., or wrap it: bures.Target(f, dim).")
     return Target(target, dim)
@@ -271,7 +278,7 @@ def _check_and_measure(log_density: LogDensity, dim: int) -> tuple[int, bool, bo
         jaxpr, out = jax.make_jaxpr(log_density, return_shape=True)(point)
     except Exception as error:
         raise ValueError(
-            f"log_density could not be evaluated on a vector of length dim={dim}: {error} "
+            f"log_density could not be evaluated on a vector of length dim={dim}: {str(error).rstrip('. ')}. "
             "Check dim, and that it is written with jax.numpy."
         ) from error
     if getattr(out, "shape", None) != () or not jnp.issubdtype(out.dtype, jnp.floating):

@@ -65,8 +65,10 @@ class Layout(eqx.Module):
     supports: tuple[Any, ...]
 
     def __init__(self, variables: Mapping[str, Any]):
-        if not variables:
-            raise fail("variables", "a non-empty mapping", variables, 'For example {"mu": (), "tau": Positive()}.')
+        named = isinstance(variables, Mapping) and all(isinstance(name, str) for name in variables)
+        if not named or not variables:
+            remedy = 'For example {"mu": (), "tau": Positive()}.'
+            raise fail("variables", "a non-empty mapping of names to shapes or supports", variables, remedy)
         self.names = tuple(variables)
         parts = [_support_and_shape(name, value) for name, value in variables.items()]
         self.supports = tuple(support for support, _ in parts)

@@ -1,0 +1,195 @@
+"""A soak: thousands of fits of random targets, families, precisions and seeds, and what their outcomes say.
+
+Workers of one precision each take a few hundred fits; one that says nothing for too long has hung.
+"""
+
+import json
+import math
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+_HANG = 300.0  # seconds without a word
+_SECONDS, _FITS, _FITS_OF_A_WORKER = 3600, 2000, 250
+_SHORT_FITS = 12
+
+
+def run(short: bool) -> dict[str, Any]:
+    counts: Counter[str] = Counter()
+    wrong: list[str] = []
+    began, done, seed = time.monotonic(), 0, 0
+    largest = 0
+    while (done < _SHORT_FITS) if short else (done < _FITS or time.monotonic() - began < _SECONDS):
+        dtype = ("float64", "float32")[seed % 2]
+        for line in _worker(dtype, seed, _SHORT_FITS // 2 if short else _FITS_OF_A_WORKER):
+            if line is None:
+                counts["hang"] += 1
+                wrong.append(f"worker {seed} said nothing for {_HANG:.0f} s")
+                continue
+            done += 1
+            largest = max(largest, line["rss"])
+            counts[line["outcome"]] += 1
+            counts[f"verdict: {line['verdict']}"] += 1
+            if line["wrong"]:
+                wrong.append(f"{line['what']}: {line['wrong']}")
+            if not short and time.monotonic() - began > _SECONDS and done >= _FITS:
+                break
+        seed += 1
+    minutes = (time.monotonic() - began) / 60
+    return {
+        "fits": done,
+        "minutes": round(minutes, 1),
+        "counts": dict(sorted(counts.items())),
+        "wrong": wrong[:10],
+        "largest resident memory of a worker, MB": largest,
+        "holds": {
+            "an hour, 2,000 fits": short or (done >= _FITS and minutes >= 59),
+            "0 hangs": counts["hang"] == 0,
+            "0 exceptions": counts["exception"] == 0,
+            "outcomes consistent": not wrong,
+        },
+    }
+
+
+def _worker(dtype: str, seed: int, count: int) -> Any:
+    """What a worker says of each of its fits; None if it hangs."""
+    environment = os.environ | {"JAX_ENABLE_X64": str(int(dtype == "float64"))}
+    command = [sys.executable, str(Path(__file__).resolve()), str(seed), str(count)]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    lines: queue.Queue[str] = queue.Queue()
+
+    def read() -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.put(line)
+        lines.put("")
+
+    threading.Thread(target=read, daemon=True).start()
+    try:
+        while True:
+            try:
+                line = lines.get(timeout=_HANG)
+            except queue.Empty:
+                yield None
+                return
+            if not line:
+                break
+            yield json.loads(line)
+        if process.wait() != 0:
+            dead = {"outcome": "exception", "verdict": "none", "rss": 0, "what": f"worker {seed}"}
+            yield dead | {"wrong": f"ended with status {process.returncode}"}
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _targets() -> dict[str, Any]:
+    """Built-in targets, made once: another seed of one compiles nothing."""
+    import numpy as np
+
+    import bures
+
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 5))
+    y = (X @ np.arange(5.0) / 3 + rng.logistic(size=200) > 0).astype(float)
+    models = bures.models
+    made = {
+        "eggbox": models.eggbox(),
+        "banana": models.banana(),
+        "banana 5": models.banana(b=0.1, dim=5),
+        "funnel 3": models.funnel(dim=3),
+        "student_t": models.student_t(),
+        "student_t 8": models.student_t(dim=8, degrees_of_freedom=3.0),
+        "logistic": models.logistic_regression(X, y),
+        "census": models.census(),
+    }
+    return made | {f"gaussian {d}": models.gaussian(d, condition_number=100.0) for d in (1, 2, 10, 40, 120)}
+
+
+def _options(rng: Any, dim: int) -> dict[str, Any]:
+    """A random way to fit."""
+    import bures
+
+    family = rng.choices([None, bures.FullRank(), bures.MeanField(), bures.LowRank(), bures.Mixture()], [6, 2, 3, 3, 1])
+    options: dict[str, Any] = {"family": family[0]}
+    if options["family"] is not None and type(options["family"]).__name__ == "Mixture":
+        return options if dim <= 10 else {}
+    kind = rng.random()
+    if kind < 0.25:
+        options["num_steps"] = rng.choice([1, 7, 30])
+    elif kind < 0.35:
+        options["max_evaluations"] = rng.choice([10, 300, 3000, 8000])
+    elif kind < 0.42:
+        options["max_seconds"] = rng.choice([0.05, 0.5, 5.0])
+    elif kind < 0.5 and dim <= 10:
+        options |= {"objective": bures.IWELBO(K=5), "estimator": bures.Stein(M=40), "num_steps": 40}
+        options["geometry"] = rng.choice([bures.BuresWasserstein(0.1), bures.Euclidean(0.05), bures.Whitened()])
+        options["family"] = None
+    return options
+
+
+def _inconsistent(fit: Any) -> str:
+    """What of a fit does not hold together; nothing if all does."""
+    import numpy as np
+
+    import bures
+    from bures.diagnostics import Verdict
+
+    found, q = fit.diagnostics, fit.approximation
+    trusted = found.verdict in (Verdict.CLOSE, Verdict.USABLE)
+    checks = {
+        "parts are finite": all(np.all(np.isfinite(part)) for part in q.parts().values()),
+        "q is valid": bool(q.is_valid()),
+        "trust follows the verdict": found.trustworthy == trusted,
+        "nESS is a share": 0 <= found.ness <= 1 + 1e-9,
+        "the trace is as long as the fit": abs(len(fit.trace.bound) - fit.num_steps) <= 1,
+        "evaluations are counted": fit.num_log_density_evaluations > 0,
+        "failures are called so": bool(fit.loop.failed) == (fit.outcome is bures.Outcome.NON_FINITE),
+        "a decided fit is close": found.verdict is not Verdict.CLOSE or found.ness >= 0.5,
+        "Jensen": not trusted or found.elbo <= found.log_evidence + 1e-6,
+        "what is trusted is finite": not trusted or math.isfinite(found.log_evidence),
+        "the limits are kept": fit.outcome is not bures.Outcome.CONVERGED or fit.num_steps > 0,
+        "it prints": fit.outcome.name in str(fit),
+    }
+    return ", ".join(name for name, holds in checks.items() if not holds)
+
+
+def _work(seed: int, count: int) -> None:
+    import random
+
+    import jax
+
+    import bures
+
+    rng, targets = random.Random(seed), _targets()
+    for _ in range(count):
+        name = rng.choice(list(targets))
+        options, number = _options(rng, targets[name].dim), rng.randrange(2**31)
+        line = {"what": f"{name}, seed {number}, {options}", "wrong": "", "verdict": "none", "rss": _resident()}
+        try:
+            fit = bures.fit(targets[name], key=jax.random.key(number), **options)
+            line |= {"outcome": fit.outcome.name, "verdict": fit.diagnostics.verdict.value, "wrong": _inconsistent(fit)}
+        except Exception as error:
+            # A limit that is too small for a single look is an error that says so.
+            if "max_seconds" in options and "enough for one look" in str(error):
+                line |= {"outcome": "limit too small"}
+            else:
+                line |= {"outcome": "exception", "wrong": f"{type(error).__name__}: {error}"}
+        sys.stdout.write(json.dumps(line) + "\n")
+        sys.stdout.flush()
+
+
+def _resident() -> int:
+    """Megabytes."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1]) if Path("/proc/self/statm").exists() else 0
+    return pages * os.sysconf("SC_PAGE_SIZE") // 2**20
+
+
+if __name__ == "__main__":
+    _work(int(sys.argv[1]), int(sys.argv[2]))
