@@ -4,17 +4,16 @@ All that a fit needs of a target is log p and ∇log p at a batch of points. Tha
 batch size; everything else of a fit is NumPy and compiles nothing.
 """
 
-import functools
 import time
 from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from bures.compiled import Programs, Static, compiled, split
 from bures.target import Target
 
 _BLOCK_ELEMENTS = 2**18  # of the largest array of a block: a target of larger arrays is evaluated block by block
@@ -92,10 +91,8 @@ class Evaluator:
         block = min(largest, max(_SMALLEST_BLOCK, _BLOCK_ELEMENTS // target.width))
         block = 1 if target.one_by_one or self._on_host is not None else block
         self.block = -(-batch // -(-batch // block))  # equal blocks
-        leaves, structure = jax.tree.flatten(target.log_density)
-        is_array = [eqx.is_array(leaf) for leaf in leaves]
-        self._arrays = [leaf for leaf, dynamic in zip(leaves, is_array, strict=True) if dynamic]
-        self._static = _Static(structure, [None if d else x for x, d in zip(leaves, is_array, strict=True)])
+        self._static, self._arrays, owners = split(target.log_density)
+        self._program = _PROGRAMS.of(owners)
         shapes = tuple((array.shape, str(array.dtype)) for array in self._arrays)
         self._signature = hash((self._static, self.block, self.batch, str(self.dtype), shapes))
 
@@ -166,7 +163,7 @@ class Evaluator:
             padded[:n], padded[n:end] = z, z[-1]
             z = padded
         began = time.perf_counter()
-        values, scores = _evaluate(self._static, self.block, self._arrays, z, blocks)
+        values, scores = self._program(self._static, self.block, self._arrays, z, blocks)
         values, scores = np.asarray(values)[:n], np.asarray(scores)[:n]
         if self._signature not in _COMPILED:
             _COMPILED.add(self._signature)
@@ -179,30 +176,7 @@ Watch = Callable[[Evaluator], Evaluator]  # may have an evaluator note what it i
 _COMPILED: set[int] = set()  # programs that this process has compiled: only for `compile_seconds`
 
 
-class _Static:
-    """What of a log density is not an array: compared by value, hashed once."""
-
-    def __init__(self, structure: Any, leaves: list[Any]):
-        self.structure, self.leaves = structure, leaves
-        self._hash = hash((structure, *leaves))
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        return isinstance(other, _Static) and self.structure == other.structure and self.leaves == other.leaves
-
-    def combine(self, arrays: list[Any]) -> Any:
-        """The log density, with its arrays back in their places."""
-        given = iter(arrays)
-        leaves = [next(given) if leaf is None else leaf for leaf in self.leaves]
-        return jax.tree.unflatten(self.structure, leaves)
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _evaluate(static: _Static, block: int, arrays: list[Any], z: jax.Array, blocks: Any) -> tuple[jax.Array, jax.Array]:
+def _evaluate(static: Static, block: int, arrays: list[Any], z: jax.Array, blocks: Any) -> tuple[jax.Array, jax.Array]:
     """Values and scores at the points of the first `blocks` blocks; zeros beyond."""
     log_density = static.combine(arrays)
     fast = getattr(log_density, "values_and_scores", None) or jax.vmap(jax.value_and_grad(log_density))
@@ -225,6 +199,9 @@ def _evaluate(static: _Static, block: int, arrays: list[Any], z: jax.Array, bloc
     return values[: z.shape[0]], scores[: z.shape[0]]
 
 
-@eqx.filter_jit
+_PROGRAMS = Programs(_evaluate, static_argnums=(0, 1))
+
+
+@compiled
 def _weighted_hessian(target: Target, weights: jax.Array, z: jax.Array) -> jax.Array:
     return target.weighted_hessian(weights, z)

@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from bures.arrays import AnyArray, Module, choose, namespace, on_host, pick, select
 from bures.check import check_floating, check_key, check_part, fail
+from bures.compiled import compiled
 from bures.draws import Source, generators, host_seed
 from bures.estimator import AbstractEstimator, Cost, check_dimensions
 from bures.family.approximation import AbstractApproximation
@@ -203,7 +204,7 @@ def take_step(source: Source, state: State, target: Any, method: Method) -> tupl
     return state, Info(estimate.bound, ness, grad_norm, report.clipped, step_size, gap, finite)
 
 
-_compiled_step = eqx.filter_jit(take_step)
+_compiled_step = compiled(take_step)
 
 
 def normalised_ess(log_weights: Float[AnyArray, " n"]) -> Float[AnyArray, ""]:
@@ -276,7 +277,7 @@ def _watch(q: AbstractApproximation, count: Int[AnyArray, ""], last: Float[AnyAr
     return choose(count % 100 == 99, q.min_eigenvalue, lambda: last)
 
 
-@eqx.filter_jit
+@compiled
 def advance(
     key: Key[Array, ""],
     loop: LoopState,

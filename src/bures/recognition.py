@@ -1,6 +1,5 @@
 """Recognising a target that is code and not in the file: by its log density at a few points around the fit."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +7,7 @@ from jaxtyping import Array, Float
 
 from bures.arrays import to_host
 from bures.check import as_array
+from bures.compiled import compiled
 from bures.engine import Evaluator
 from bures.family import AbstractApproximation
 from bures.target import Target
@@ -25,7 +25,7 @@ def probes_of(q: AbstractApproximation) -> np.ndarray:
     return host.push(radii[:, None] * directions).astype(host.mean.dtype)
 
 
-@eqx.filter_jit
+@compiled
 def _values(target: Target, points: Float[Array, "n dim"]) -> Float[Array, " n"]:
     return target.value(points)
 

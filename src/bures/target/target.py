@@ -28,6 +28,7 @@ from bures.target.checks import (
     check_vector,
     check_weighted_hessian,
 )
+from bures.target.closures import hoist
 from bures.target.labels import NO_LABELS, Labels
 from bures.target.sites import LocationScale, sites_of_variables
 from bures.target.variables import ByName, Coordinates, Layout, Unconstrained
@@ -105,8 +106,13 @@ class Target(eqx.Module):
         self.sites = check_sites(sites, self.dim)
         self._weighted_hessian = weighted_hessian
         measured = getattr(log_density, "measured", None)  # by rows it is checked and measured already
-        found = measured(self.dim) if measured else _check_and_measure(log_density, self.dim)
-        self.width, self.uneven, self.one_by_one = found
+        if measured:
+            self.width, self.uneven, self.one_by_one = measured(self.dim)
+        else:
+            jaxpr = _check_and_trace(log_density, self.dim)
+            self.width, self.uneven = max(self.dim, largest_array(jaxpr)), has_uneven_cost(jaxpr)
+            self.one_by_one = calls_one_by_one(jaxpr)
+            self.log_density = hoist(log_density, jaxpr, _point(self.dim))
         check_constrain(self.constrain, self.dim)
         if not isinstance(self.labels, Labels):
             raise fail("labels", "bures.target.Labels", labels, "For example Labels(coords=..., dims=...).")
@@ -264,18 +270,18 @@ def as_target(target: Any, dim: int | None, argument: str = "target") -> Target:
         raise fail(argument, wanted, target, "Make one with bures.Target(log_density, dim).")
     if dim is None:
         raise fail("dim", "given with a bare log density", dim, "Pass dim=..., or wrap it: bures.Target(f, dim).")
-    return Target(target, dim)
+    bare: Any = target
+    return Target(bare, dim)
 
 
-def _check_and_measure(log_density: LogDensity, dim: int) -> tuple[int, bool, bool]:
-    """Check that the log density maps (dim,) to a real scalar.
+def _point(dim: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((dim,), default_dtype())
 
-    Returns the size of the largest array it makes, whether its cost may depend on the point (loops, calls), and
-    whether it calls code of others for one point after the other.
-    """
-    point = jax.ShapeDtypeStruct((dim,), default_dtype())
+
+def _check_and_trace(log_density: LogDensity, dim: int) -> Any:
+    """Check that the log density maps (dim,) to a real scalar; its jaxpr."""
     try:
-        jaxpr, out = jax.make_jaxpr(log_density, return_shape=True)(point)
+        jaxpr, out = jax.make_jaxpr(log_density, return_shape=True)(_point(dim))
     except Exception as error:
         raise ValueError(
             f"log_density could not be evaluated on a vector of length dim={dim}: {str(error).rstrip('. ')}. "
@@ -287,4 +293,4 @@ def _check_and_measure(log_density: LogDensity, dim: int) -> tuple[int, bool, bo
             f"log_density must return a real scalar, but returned {received} for a vector of length dim={dim}. "
             "Sum over observations, and write it for one point: batching is done by bures."
         )
-    return max(dim, largest_array(jaxpr)), has_uneven_cost(jaxpr), calls_one_by_one(jaxpr)
+    return jaxpr

@@ -1,0 +1,104 @@
+"""What can be seen of accelerators without one: float32 throughout, and how often arrays cross to the device."""
+
+import time
+from collections import Counter
+from typing import Any
+
+
+def run(short: bool) -> dict[str, Any]:
+    """Host steps with one crossing a call; the compiled loop with none but its own; no double precision."""
+    import jax
+    import numpy as np
+
+    import bures
+
+    target, key = bures.models.banana(b=0.1, dim=3), jax.random.key(0)
+    double = _double_in_float32(bures, target, key)
+    q = bures.Gaussian.standard(3)
+    options = {"key": key, "init": q, "estimator": bures.Stein(M=20), "geometry": bures.BuresWasserstein(0.1)}
+    bures.fit(target, num_steps=10, **options)  # compiled before
+    counts: Counter[str] = Counter()
+    for steps in (20, 100):
+        counts[f"calls of the compiled loop for {steps} steps"] = _calls(bures, target, options | {"num_steps": steps})
+    guarded = _guarded(bures, target, options, jax)
+    evaluator = bures.engine.Evaluator(target) if hasattr(bures, "engine") else _evaluator(target)
+    points = np.zeros((10, 3), evaluator.dtype)
+    evaluator.value_and_score(points)
+    began = time.perf_counter()
+    evaluator.value_and_score(points)
+    few = counts["calls of the compiled loop for 100 steps"]
+    return {
+        "double precision in float32 programs": double,
+        "counts": dict(counts),
+        "implicit crossings inside the compiled loop": guarded,
+        "seconds of a call on the host": round(time.perf_counter() - began, 5),
+        "holds": {"no float64 in float32": not double, "no crossing in the loop": guarded == 0, "few calls": few <= 20},
+    }
+
+
+def _evaluator(target: Any) -> Any:
+    from bures.engine import Evaluator
+
+    return Evaluator(target)
+
+
+def _double_in_float32(bures: Any, target: Any, key: Any) -> list[str]:
+    """Geometries whose step, from a start in float32, makes arrays of double precision."""
+    import jax
+    import jax.numpy as jnp
+
+    from bures.loop import Method, init as init_state, take_step
+    from bures.target.blocks import equations
+
+    found = []
+    q = bures.Gaussian(jnp.zeros(3, jnp.float32), jnp.eye(3, dtype=jnp.float32))
+    for geometry in (bures.BuresWasserstein(0.1), bures.Whitened(), bures.Euclidean(0.05)):
+        method = Method(bures.IWELBO(3), bures.Stein(M=4), geometry).traced(jnp.float32)
+        state = init_state(target, init=q, **method.parts())
+        jaxpr = jax.make_jaxpr(lambda k, s, m=method: take_step(k, s, target, m))(key, state)
+        kinds = {str(out.aval.dtype) for each in equations(jaxpr) for out in each.outvars if hasattr(out.aval, "dtype")}
+        if "float64" in kinds:
+            found.append(type(geometry).__name__)
+    return found
+
+
+def _calls(bures: Any, target: Any, options: dict[str, Any]) -> int:
+    """Calls of the compiled loop in a fit: each is one crossing there and back."""
+    from bures.fitting import driver
+
+    calls = []
+    real = driver.advance
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(1)
+        return real(*arguments)
+
+    driver.advance = counted
+    try:
+        bures.fit(target, **options)
+    finally:
+        driver.advance = real
+    return len(calls)
+
+
+def _guarded(bures: Any, target: Any, options: dict[str, Any], jax: Any) -> int:
+    """Implicit copies from or to the host within the compiled loop, by `jax.transfer_guard`."""
+    from bures.fitting import driver
+
+    wrong = []
+    real = driver.advance
+
+    def guarded(*arguments: Any) -> Any:
+        try:
+            with jax.transfer_guard_device_to_host("disallow"):
+                return real(*arguments)
+        except Exception as error:
+            wrong.append(str(error))
+            return real(*arguments)
+
+    driver.advance = guarded
+    try:
+        bures.fit(target, num_steps=20, **options)
+    finally:
+        driver.advance = real
+    return len(wrong)

@@ -1,0 +1,123 @@
+"""Compiled programs that live no longer than what they were compiled for.
+
+JAX keeps a compiled program, and all that was static in it, for as long as the process lives. A log density that is a
+function holds its data in its closure, so those would never be freed. Here such functions are known to programs by weak
+references only, and a program that was compiled for one goes when it does. Densities that are pytrees, as all of
+`bures.models`, have their data as arrays: targets of one shape share one program, which is kept.
+"""
+
+import functools
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+
+from bures.target.closures import Skeleton
+
+
+class Weak:
+    """Stands for a function in the static part of a program, without keeping it alive."""
+
+    def __init__(self, function: Any):
+        self._reference = weakref.ref(function)
+        self._hash = id(function)
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self._function()(*arguments, **named)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(object.__getattribute__(self, "_function")(), name)
+
+    def _function(self) -> Any:
+        function = self._reference()
+        if function is None:
+            raise ReferenceError("A program is run for a log density that is gone.")
+        return function
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Weak) and self._reference is other._reference
+
+
+class Static:
+    """What of some arguments is not an array: compared by value, hashed once."""
+
+    def __init__(self, structure: Any, leaves: list[Any]):
+        self.structure, self.leaves = structure, leaves
+        self._hash = hash((structure, *leaves))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return isinstance(other, Static) and self.structure == other.structure and self.leaves == other.leaves
+
+    def combine(self, arrays: list[Any]) -> Any:
+        """The arguments, with their arrays back in their places."""
+        given = iter(arrays)
+        leaves = [next(given) if leaf is None else leaf for leaf in self.leaves]
+        return jax.tree.unflatten(self.structure, leaves)
+
+
+def split(arguments: Any) -> tuple[Static, list[Any], tuple[Any, ...]]:
+    """The static part of some arguments, with functions as weak references; their arrays; and those functions."""
+    leaves, structure = jax.tree.flatten(arguments)
+    is_array = [eqx.is_array(leaf) for leaf in leaves]
+    arrays = [leaf for leaf, dynamic in zip(leaves, is_array, strict=True) if dynamic]
+    owners = tuple(leaf for leaf in leaves if _is_mortal(leaf))
+    static = [None if d else Weak(x) if _is_mortal(x) else x for x, d in zip(leaves, is_array, strict=True)]
+    return Static(structure, static), arrays, owners
+
+
+def _is_mortal(leaf: Any) -> bool:
+    """Whether it is a function that may go, with what it holds; those of modules stay."""
+    if isinstance(leaf, functools.partial | Skeleton):
+        return True
+    return isinstance(leaf, types.FunctionType) and (leaf.__closure__ is not None or "<" in leaf.__qualname__)
+
+
+class Programs:
+    """One function, compiled for all that is kept, and anew for each set of functions that may go."""
+
+    def __init__(self, function: Callable, static_argnums: tuple[int, ...] = (0,)):
+        self.function, self.static_argnums = function, static_argnums
+        self._shared = self._compile()
+        self._own: dict[tuple[int, ...], Any] = {}
+
+    def of(self, owners: tuple[Any, ...]) -> Any:
+        """The program for these functions; it goes with the first of them that does."""
+        if not owners:
+            return self._shared
+        name = tuple(map(id, owners))
+        if name not in self._own:
+            self._own[name] = self._compile()
+            for owner in owners:
+                weakref.finalize(owner, self._own.pop, name, None).atexit = False
+        return self._own[name]
+
+    def _compile(self) -> Any:
+        function = self.function
+        return jax.jit(lambda *arguments: function(*arguments), static_argnums=self.static_argnums)
+
+
+def compiled(function: Callable) -> Callable:
+    """Like `equinox.filter_jit`: arrays are traced, all else is static; but functions are not kept alive."""
+
+    def run(static: Static, arrays: list[Any]) -> Any:
+        return function(*static.combine(arrays))
+
+    programs = Programs(run)
+
+    @functools.wraps(function)
+    def call(*arguments: Any) -> Any:
+        static, arrays, owners = split(arguments)
+        return programs.of(owners)(static, arrays)
+
+    return call
