@@ -26,12 +26,8 @@ def run(short: bool) -> dict[str, Any]:
 
 
 def _alone(families: tuple[str, ...], cores: int | None) -> dict[str, str]:
-    def limit() -> None:
-        if cores is not None and hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
-
-    command = [sys.executable, str(Path(__file__).resolve()), *families]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, preexec_fn=limit)
+    command = [sys.executable, str(Path(__file__).resolve()), str(cores or 0), *families]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -71,4 +67,6 @@ def _work(families: list[str]) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(_work(sys.argv[1:])) + "\n")
+    if int(sys.argv[1]) and hasattr(os, "sched_setaffinity"):  # before JAX makes its threads
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(sys.argv[1])])
+    sys.stdout.write(json.dumps(_work(sys.argv[2:])) + "\n")

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from bures.compiled import Programs, Static, compiled, split
+from bures.processes import refuse_fork
 from bures.target import Target
 
 _BLOCK_ELEMENTS = 2**18  # of the largest array of a block: a target of larger arrays is evaluated block by block
@@ -74,6 +75,7 @@ class Evaluator:
     """
 
     def __init__(self, target: Target, batch: int | None = None, dtype: Any = None, few: bool = False):
+        refuse_fork()
         self.target, self.dim = target, target.dim
         self.dtype = np.dtype(present_dtype() if dtype is None else dtype)
         self.batch = batch = _batch_size(target.dim) if batch is None else batch

@@ -242,6 +242,8 @@ def wasserstein_gradient(
     check_dimensions(q, target)
     check_part("objective", objective, AbstractObjective, "bures.IWELBO(K=5)")
     check_positive_integer("M", M, _M_REMEDY)
+    if getattr(z, "shape", (q.dim,)) != (q.dim,):
+        raise fail("z", f"a point of shape ({q.dim},)", z, "For several points use jax.vmap.")
     z = check_floating("z", z, ndim=1).astype(q.mean.dtype)
     if z.shape != (q.dim,):
         raise fail("z", f"a point of shape ({q.dim},)", z, "For several points use jax.vmap.")

@@ -169,7 +169,8 @@ def load(path: Any, *, target: Any, dim: int | None = None, family: AbstractFami
     try:
         return _rebuild_fit(path, version, description, Arrays(arrays), target, family, parts)
     except ValueError as error:
-        raise FileError(str(error) if not isinstance(error, FileError) else _unreadable(path, error)) from error
+        is_ours = not isinstance(error, FileError) and (" must be " in str(error) or str(path) in str(error))
+        raise FileError(str(error) if is_ours else _unreadable(path, error)) from error
     except (KeyError, TypeError, IndexError, AttributeError, ArithmeticError, MemoryError, RecursionError) as error:
         raise FileError(_unreadable(path, error)) from error
 

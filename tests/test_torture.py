@@ -1,0 +1,61 @@
+"""The short lane of `scripts/torture.py`: each section's limits on a few cases; the long one is run by hand."""
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+FORKED = """
+import os, sys, warnings
+warnings.simplefilter("ignore")
+import jax, bures
+target, key = bures.models.eggbox(), jax.random.key(0)
+bures.fit(target, key=key, max_evaluations=50)
+if (child := os.fork()) == 0:
+    try:
+        bures.fit(target, key=key)
+    except RuntimeError as error:
+        os._exit(3 if "spawn" in str(error) else 4)
+    os._exit(5)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def section(name):
+    sys.path.insert(0, str(ROOT / "scripts"))
+    try:
+        return importlib.import_module(f"tortures.{name}")
+    finally:
+        sys.path.pop(0)
+
+
+@pytest.mark.parametrize("name", ["files", "disk", "guard", "kills"])
+def test_a_section_holds_its_limits(name):
+    found = section(name).run(short=True)
+    assert all(found["holds"].values()), json.dumps(found, indent=1)
+
+
+def test_bad_inputs_are_refused_by_name():
+    """A few of the cases, in this process; the whole list, in workers, is for the long lane."""
+    inputs = section("inputs")
+    cases = list(inputs.all_cases())
+    assert len(cases) > 1000 and not inputs._not_covered()
+    for label, argument, call in cases[::17]:
+        assert inputs.judge(argument, call) == "refused", label
+
+
+def test_what_counts_as_a_clear_error():
+    names_it = section("inputs").names_it
+    assert names_it("dim", "dim must be a positive integer, but got 0. It is the length of z.")
+    assert not names_it("dim", "K must be a positive integer, but got 0. Pass K=5.")
+    assert not names_it("dim", "dim is wrong.")
+    assert not names_it("x", "The truth value of an array is ambiguous. Use any.")
+
+
+def test_a_fork_after_jax_has_run_is_refused_early():
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, check=False, timeout=120)
+    assert done.stdout.split() == ["3"], done.stderr[-2000:]
