@@ -16,6 +16,17 @@ _MINUTES = float(os.environ.get("TORTURE_MINUTES", "120"))  # after which what w
 
 
 def run(short: bool) -> dict[str, Any]:
+    import jax
+
+    before = jax.config.jax_enable_x64
+    jax.config.update("jax_enable_x64", True)  # as the command line does
+    try:
+        return _run(short)
+    finally:
+        jax.config.update("jax_enable_x64", before)
+
+
+def _run(short: bool) -> dict[str, Any]:
     from bures.benchmarks.honesty import SETTINGS, draw_exactly, fit_and_judge
     from bures.benchmarks.honesty_targets import CASES
 
