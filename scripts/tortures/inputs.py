@@ -92,6 +92,7 @@ def _worker(first: int, every: int) -> Iterator[tuple[int, str, str]]:
             begun = None
             yield said["number"], said["what"], said["label"]
     process.wait()
+    process.stdout.close()
     timer["done"] = True
     if begun is not None:
         yield begun[0], "hang" if hung else "crash", begun[1]

@@ -53,7 +53,7 @@ print(json.dumps(found, sort_keys=True), flush=True)
 
 def run(short: bool) -> dict[str, Any]:
     rng = random.Random(0)
-    kills, interrupts = (6, 2) if short else (200, 50)
+    kills, interrupts = (4, 1) if short else (200, 50)
     counts = {"kills": 0, "interrupts": 0, "lost or altered": 0, "left behind": 0, "cells cut short": 0}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
@@ -81,6 +81,12 @@ def _start(code: str, *arguments: str) -> subprocess.Popen:
     return process
 
 
+def _end(process: subprocess.Popen) -> None:
+    process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
+
+
 def _kill_writers(folder: Path, code: str, kills: int, rng: random.Random, counts: dict[str, int]) -> None:
     """A writer is killed again and again; what it has written can be read each time, and is what it was to be."""
     import jax
@@ -100,7 +106,7 @@ def _kill_writers(folder: Path, code: str, kills: int, rng: random.Random, count
         process = _start(code, str(path))
         time.sleep(rng.uniform(0, 0.2))
         process.kill()
-        process.wait()
+        _end(process)
         counts["kills"] += 1
         try:
             found = bures.load(path, target=target)
@@ -118,7 +124,7 @@ def _kill_writers(folder: Path, code: str, kills: int, rng: random.Random, count
 
 def _stop_cells(folder: Path, sign: int, times: int, rng: random.Random, counts: dict[str, int]) -> None:
     """Cells are stopped at random and gone on with; in the end they are those of a run that was let alone."""
-    number = str(max(4, times))
+    number = str(max(3, times))
     alone = subprocess.run(
         [sys.executable, "-c", _CELLS, str(folder / "alone"), number], capture_output=True, text=True, check=True
     )
@@ -131,7 +137,7 @@ def _stop_cells(folder: Path, sign: int, times: int, rng: random.Random, counts:
             process.wait(timeout=120)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait()
+        _end(process)
         counts["kills" if sign == signal.SIGKILL else "interrupts"] += 1
     done = subprocess.run(
         [sys.executable, "-c", _CELLS, str(folder / "stopped"), number], capture_output=True, text=True, check=True

@@ -87,6 +87,8 @@ def _worker(dtype: str, seed: int, count: int) -> Any:
     finally:
         process.kill()
         process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
 
 
 def _targets() -> dict[str, Any]:
