@@ -6,6 +6,7 @@ bures.benchmarks.scale_killed ADDRESS COUNT NUMBER CHECKPOINT RESULT` is one of 
 """
 
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -120,17 +122,21 @@ def killed(folder: Path, victim: int, after: float | None, wanted: dict[str, Any
     }
 
 
-def measure(kills: int, seed: int = 0) -> list[dict[str, Any]]:
-    """So many kills at random moments of the undisturbed fit's time; the victim is either process in turn."""
-    rng = np.random.default_rng(seed)
+@functools.cache
+def _undisturbed_once() -> dict[str, Any]:
+    """The fit that nobody kills, once for all kills of a run."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        wanted, found = undisturbed(folder), []
-        while len(found) < kills:
-            seen = killed(folder, len(found) % 2, float(rng.uniform(0.1, 0.95) * wanted["wall"]), wanted)
-            if not seen["finished"]:  # else the moment was too late
-                found.append(seen)
-        return found
+        return undisturbed(Path(name))
+
+
+def measure(seed: int) -> dict[str, Any]:
+    """One kill at a random moment of the undisturbed fit's time; the victim is either process in turn."""
+    rng, wanted = np.random.default_rng(seed), _undisturbed_once()
+    while True:
+        with tempfile.TemporaryDirectory() as name:
+            seen = killed(Path(name), seed % 2, float(rng.uniform(0.1, 0.95) * wanted["wall"]), wanted)
+        if not seen["finished"]:  # else the moment was too late
+            return seen
 
 
 def main(address: str, count: int, number: int, checkpoint: Path, result: Path) -> None:
@@ -161,8 +167,8 @@ def main(address: str, count: int, number: int, checkpoint: Path, result: Path) 
         result.write_text(json.dumps(found))
 
 
-def make_target() -> Any:
-    """A logistic regression from rows that every process can make."""
+def make_target(place: Callable[[Any], Any] = lambda data: data) -> Any:
+    """A logistic regression from rows that every process can make, placed where a function puts them."""
     import jax.numpy as jnp
 
     import bures
@@ -178,7 +184,7 @@ def make_target() -> Any:
         linear = row["X"] @ z
         return row["y"] * linear - jnp.maximum(linear, 0) - jnp.log1p(jnp.exp(-jnp.abs(linear)))
 
-    return bures.Target.from_data(log_prior, log_likelihood, {"X": X, "y": y}, DIM, subsample=False)
+    return bures.Target.from_data(log_prior, log_likelihood, place({"X": X, "y": y}), DIM, subsample=False)
 
 
 if __name__ == "__main__":

@@ -94,7 +94,8 @@ def fit_many(
                 break
     joined = jax.tree.map(lambda *parts: np.concatenate(parts), *chunks, is_leaf=lambda x: isinstance(x, np.ndarray))
     figures = Figures(**joined.pop("figures"))
-    return Fits(models, key, (few, more), **joined, figures=figures, seconds=time.perf_counter() - began)
+    seconds, densities = time.perf_counter() - began, run.evaluator.seconds
+    return Fits(models, key, (few, more), **joined, figures=figures, seconds=seconds, density_seconds=densities)
 
 
 def _places(init: Any, models: Models) -> np.ndarray:

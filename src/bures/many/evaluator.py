@@ -5,6 +5,7 @@ arrays stay in the cache, only as many groups as there are rows for.
 """
 
 import functools
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,6 +32,7 @@ class Evaluator:
         self.points, self.few = points, few
         self.first, self.data = 0, None
         self.counts = np.zeros(0, np.int64)  # of points, for each fit of the chunk
+        self.seconds = 0.0  # in compiled programs
 
     def load(self, where: slice) -> None:
         """Take the data of another chunk."""
@@ -72,8 +74,10 @@ class Evaluator:
                 part, numbers = (_padded(x, size) for x in (part, numbers))
             used = np.int32(-(-length // group))
             numbers, part = numbers.reshape(groups, group), part.reshape(groups, group, points, self.dim)
-            out = _in_groups(self.models.form, scores, self.data, numbers, part, used)
-            found.append([np.asarray(x).reshape(size, *x.shape[2:])[:length] for x in out])
+            began = time.perf_counter()
+            out = [np.asarray(x) for x in _in_groups(self.models.form, scores, self.data, numbers, part, used)]
+            self.seconds += time.perf_counter() - began
+            found.append([x.reshape(size, *x.shape[2:])[:length] for x in out])
         return tuple(np.concatenate(parts) for parts in zip(*found, strict=True))
 
     def _shape(self, points: int) -> tuple[int, int]:

@@ -42,6 +42,7 @@ class Fits:
     evaluations: np.ndarray  # points at which each one's log density was evaluated, all of them
     figures: Figures
     seconds: float
+    density_seconds: float  # of these, in log densities and their compilation
 
     def __len__(self) -> int:
         return len(self.num_steps)
