@@ -22,6 +22,12 @@ TINY = dict(
     frontend_rows={"numpyro": 500},
     cost_columns=3,
     cost_rows={"in memory": [500], "streamed": [500], "subsampled": [500]},
+    together=[],  # those of several processes are tested on their own
+    kills=0,
+    many=["a function"],
+    many_fits=20,
+    many_rows=50,
+    many_dim=3,
 )
 
 
@@ -52,7 +58,14 @@ def test_every_section_once(tmp_path):
     said = []
     folder = scale.run(tmp_path / "data", out=tmp_path / "out", say=said.append, **TINY)
     tables = (folder / "tables.md").read_text()
-    for part in ("Memory at N", "Reads and quality", "Noise of rows", "Minibatches of other libraries", "Cost by N"):
+    for part in (
+        "Memory at N",
+        "Reads and quality",
+        "Noise of rows",
+        "Minibatches of other libraries",
+        "Cost by N",
+        "Many fits",
+    ):
         assert part in tables
     held = {line.split(":")[0]: line for line in said if "yes" in line or " no" in line}
     assert "yes" in held["streaming from arrays"]

@@ -9,17 +9,16 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from bures.benchmarks import pages, scale_rows
+from bures.benchmarks import pages, scale_rows, scale_shared
 from bures.benchmarks.scale_sections import Section
 from bures.check import check_option
 from bures.experiments.protocol import Results, Store, read_cells, run_cells
 
 TITLE = "Data of any size"
 QUESTION = "What do fits to millions of rows read, hold and cost, and are they those of all rows?"
-# Sections of other files, those of a mesh, several processes and many fits among them, join here.
-SECTIONS: dict[str, Section] = {**scale_rows.SECTIONS}
-SETTINGS: dict[str, Any] = {**scale_rows.SETTINGS}
-QUICK: dict[str, Any] = {**scale_rows.QUICK}
+SECTIONS: dict[str, Section] = {**scale_rows.SECTIONS, **scale_shared.SECTIONS}
+SETTINGS: dict[str, Any] = {**scale_rows.SETTINGS, **scale_shared.SETTINGS}
+QUICK: dict[str, Any] = {**scale_rows.QUICK, **scale_shared.QUICK}
 
 
 class Benchmark:
