@@ -107,7 +107,7 @@ def _section(each: Shown) -> str:
         f'<span class="badge{" partial" if partial else ""}">{state}</span></p>',
     ]
     if each.of_other_code:
-        parts.append(f'<p class="note">{_text(each.of_other_code)}.</p>')
+        parts.append(f'<p class="note">{text(each.of_other_code)}.</p>')
     if partial and not each.tables:
         parts.append("<p>That is not enough for the tables yet: run it again, and it goes on where it stopped.</p>")
     if each.reading:

@@ -14,7 +14,7 @@ from bures.draws import host_generator
 from bures.engine import Evaluator, default_draws, evaluator_of
 from bures.estimator import Stein
 from bures.export import import_from_dict
-from bures.family import FullRank
+from bures.family import FullRank, GaussianMixture
 from bures.fitting import Fit
 from bures.fitting.defaults import default_estimator, default_family, default_objective
 from bures.fitting.driver import fit_briefly
@@ -23,7 +23,6 @@ from bures.ladder.modes import Searched, search_around
 from bures.ladder.nuts import NutsRun, run_nuts
 from bures.ladder.result import Rung
 from bures.ladder.rungs import (
-    EVEN,
     base_of,
     key_of,
     pool_of,
@@ -140,7 +139,7 @@ class _Climb:
 
     def climb(self) -> None:
         fit = self.fit_gaussian()
-        if self.passed() and self.is_even(fit):
+        if self.passed():
             return
         fit = self.refine(fit)
         if self.passed():
@@ -176,7 +175,7 @@ class _Climb:
                 key, steps = key_of(self.part(_REFINE), number), _CENTRED_STEPS
                 fit = refine(fit, key, progress=False, watch=self.budget.watch, num_steps=steps)
             self.reach_fit(name, fit)
-            if self.passed() and self.is_even(fit):
+            if self.passed():
                 return fit
         return fit
 
@@ -257,10 +256,11 @@ class _Climb:
     def reach_fit(self, name: str, fit: Fit) -> None:
         """The draws of a fit that has been judged, and more of them where they are few."""
         key = self.part(_CHOICE)
-        self.reach(rung_of_fit(name, fit, fit.draws(), key, self.num_draws))
+        needs_even = isinstance(fit.approximation, GaussianMixture) or next_rung_of(fit) is not None
+        self.reach(rung_of_fit(name, fit, fit.draws(), key, self.num_draws, needs_even))
         with _Spending(self, name):
             pool = pool_of(fit, key, self.evaluator(fit.target), self.num_draws)
-        self.reach(rung_of_fit(name, fit, pool, key, self.num_draws))
+        self.reach(rung_of_fit(name, fit, pool, key, self.num_draws, needs_even))
 
     def reach(self, rung: Rung) -> None:
         """A rung that passes is kept until another one does."""
@@ -268,13 +268,6 @@ class _Climb:
             self.best = rung
         if self.progress and not rung.trustworthy:
             sys.stderr.write(f"{rung.name}, {sum(self.spent.values())} evaluations: {rung.verdict}\n")
-
-    def is_even(self, fit: Fit) -> bool:
-        """Whether its weights are so even that a further rung is not worth its cost.
-
-        Weights make no draws where an approximation has none: what uneven ones miss of far tails they do not show.
-        """
-        return fit.diagnostics.ness >= EVEN or next_rung_of(fit) is None
 
     def passed(self) -> bool:
         return self.best is not None and self.best.trustworthy

@@ -13,7 +13,6 @@ from bures.diagnostics.weighted import WeightedDraws, draw_points, relative_weig
 from bures.draws import host_generator
 from bures.engine import Evaluator
 from bures.export import weight_statistics
-from bures.family import GaussianMixture
 from bures.fitting import Fit
 from bures.ladder.base import Base
 from bures.ladder.modes import Searched
@@ -27,7 +26,7 @@ _WANTED_SHARE = 0.4  # of the number of draws asked for
 _TOLERANCE, _DOUBT = 0.1, 0.05  # a mean this many standard deviations off, anywhere, is to be as unlikely as this
 _CHOSEN, _MORE = 0, 1  # with a rung's key: the streams that draws are chosen by, and that more come from
 _MOST_DRAWS, _MOST_NUMBERS = 40_000, 2**23  # of a pool
-EVEN = 0.6  # nESS below which a further rung is worth its cost
+_EVEN = 0.6  # nESS below which a further rung is worth its cost
 _LOST = 0.02  # share of the mass outside the draws that is not to be trusted
 
 
@@ -54,8 +53,10 @@ def pool_of(fit: Fit, key: Key[Array, ""], evaluator: Evaluator, num_draws: int)
     return pool.joined(WeightedDraws.pool(lambda: host_generator(key, _MORE), fit.approximation, evaluator, more)[0])
 
 
-def rung_of_fit(name: str, fit: Fit, pool: WeightedDraws, key: Key[Array, ""], num_draws: int) -> Rung:
-    """Importance-resampled draws of a fit that has been judged."""
+def rung_of_fit(
+    name: str, fit: Fit, pool: WeightedDraws, key: Key[Array, ""], num_draws: int, needs_even: bool
+) -> Rung:
+    """Importance-resampled draws of a fit that has been judged; it may need even weights to be trusted."""
     found = fit.diagnostics
     rng = host_generator(key, _CHOSEN)
     usable = math.isfinite(float(np.max(pool.log_weights)))
@@ -63,9 +64,8 @@ def rung_of_fit(name: str, fit: Fit, pool: WeightedDraws, key: Key[Array, ""], n
     chosen = choose_balanced(rng, np.asarray(pool.z[:], np.float64), np.nan_to_num(weights), num_draws)
     statistics = {each: value[chosen][None] for each, value in weight_statistics(pool).items()} if usable else {}
     figures = f"importance-resampled from the {name} fit ({fit.approximation.label}, nESS {100 * found.ness:.0f}%)"
-    # Components end where none of their draws has been, and weights make no draws there.
-    uneven = isinstance(fit.approximation, GaussianMixture) and found.ness < EVEN
-    trusted = found.trustworthy and not uneven
+    # Weights make no draws where an approximation has none: what uneven ones miss of far tails they do not show.
+    trusted = found.trustworthy and (found.ness >= _EVEN or not needs_even)
     if trusted:
         text = f"Trust these draws, {figures}. {_about_search(found.coverage.reach)}"
     else:
@@ -179,7 +179,7 @@ def _about_missed(searched: Searched) -> str:
     return f"they do not reach a mode with about {100 * searched.missed:.0f}% of the mass"
 
 
-_UNEVEN = "the weights of a mixture are uneven, and chains have not confirmed that nothing is left out"
+_UNEVEN = "the weights are uneven, and no further rung has shown that nothing is left out"
 _REASONS = {
     Verdict.UNDECIDED: "whether weights correct them is undecided",
     Verdict.SEVERAL_MODES: "it is one of several modes",
