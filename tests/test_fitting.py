@@ -375,3 +375,12 @@ def test_low_rank_where_it_is_enough_loses_nothing(key):
     # What is said to the fit in other ways leaves the family as it was.
     short = bures.fit(target, key=key, num_steps=2)
     assert isinstance(short.approximation, bures.Gaussian)
+
+
+def test_dtype_follows_the_initial_mean_on_the_host():
+    target = bures.Target(lambda z: -jnp.sum((z - 1) ** 4) / 2, dim=3)
+    init = bures.Gaussian(jnp.zeros(3, jnp.float32), jnp.eye(3, dtype=jnp.float32))
+    fit = bures.fit(target, key=jax.random.key(0), init=init)
+    assert fit.num_steps > 4
+    kinds = {part.dtype for part in (fit.approximation.mean, fit.approximation.chol, fit.loop.state.geometry.delay)}
+    assert kinds == {jnp.dtype(jnp.float32)}

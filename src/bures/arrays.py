@@ -85,10 +85,15 @@ def pick(condition: AnyArray, one: AnyArray | float, other: AnyArray | float) ->
 
 
 def larger(one: AnyArray | float, other: AnyArray | float) -> AnyArray | float:
-    """`maximum` for scalars, the first of which may be not a number."""
+    """`maximum` for scalars, the first of which may be not a number; its type stays.
+
+    NumPy would make a double of a Python number in the next function that takes it.
+    """
     if isinstance(one, jax.Array):
         return jnp.maximum(one, other)
-    return other if one < other else one
+    if not one < other:
+        return one
+    return one.dtype.type(other) if isinstance(one, np.ndarray | np.generic) else other
 
 
 def choose(condition: AnyArray, one: Callable[[], Any], other: Callable[[], Any]) -> Any:
