@@ -102,6 +102,11 @@ class Programs:
                 weakref.finalize(owner, self._own.pop, name, None).atexit = False
         return self._own[name]
 
+    @property
+    def count(self) -> int:
+        """How many were compiled, those that are gone left out."""
+        return sum(program._cache_size() for program in (self._shared, *self._own.values()))
+
     def _compile(self) -> Any:
         function = self.function
         return jax.jit(lambda *arguments: function(*arguments), static_argnums=self.static_argnums)

@@ -14,7 +14,7 @@ from bures.benchmarks.families_cells import AUTO_LOW_RANK, AUTO_NORMAL, DEFAULT,
 from bures.benchmarks.families_models import DIMENSIONS, GAUSSIANS
 from bures.benchmarks.pages import Criterion, Grid, largest, median, text
 from bures.experiments.protocol import Results, number_plainly, select
-from bures.plot.style import COLOURS, styled
+from bures.plot.style import COLOURS as CYCLE, styled
 from bures.reproduce import _png
 
 TITLE = "Families: mean field, low rank, full rank"
@@ -394,7 +394,7 @@ def unchanged_grid(records: list[dict[str, Any]]) -> Grid:
 # ---- Figures --------------------------------------------------------------------------------------------------------
 
 # By their values: names such as C1 are looked up when the figure is saved, outside of our style.
-COLOURS = dict(zip((DEFAULT, AUTO_LOW_RANK, MEAN_FIELD, AUTO_NORMAL, LOW_RANK), COLOURS, strict=False))
+COLOURS = dict(zip((DEFAULT, AUTO_LOW_RANK, MEAN_FIELD, AUTO_NORMAL, LOW_RANK), CYCLE, strict=False))
 MARKS = {DEFAULT: "D", MEAN_FIELD: "s", LOW_RANK: "v", AUTO_LOW_RANK: "o", AUTO_NORMAL: "^"}
 FLOOR = 0.01  # nats: what is nearer to the best is drawn there
 
@@ -461,9 +461,9 @@ def plot_gaussians(found: list[Size]) -> Figure:
         dims = [size.dim for size in mine]
         law = f": {_told(laws[kind])} s" if laws[kind] else ""
         name = f"λ {kind}"
-        ax.plot(dims, [size.median("seconds") for size in mine], "o-", color=COLOURS[i], label=f"a fit, {name}")
+        ax.plot(dims, [size.median("seconds") for size in mine], "o-", color=CYCLE[i], label=f"a fit, {name}")
         steps = [size.median("step_seconds") for size in mine]
-        ax.plot(dims, steps, "s--", color=COLOURS[i], label=f"a step, {name}{law}")
+        ax.plot(dims, steps, "s--", color=CYCLE[i], label=f"a step, {name}{law}")
     return _log_log(figure, ax, "dimension d", "seconds, warm")
 
 

@@ -106,7 +106,7 @@ def expected_log_weights(k: Any, sigma: Any, cutoff: Any, size: int) -> Float[np
     return np.minimum(np.log(quantiles + np.exp(cutoff)), 0)
 
 
-def fit_pareto(x: Float[np.ndarray, "*fits n"]) -> tuple[Float[np.ndarray, "*fits"], Float[np.ndarray, "*fits"]]:
+def fit_pareto(x: Float[np.ndarray, "*fits n"]) -> tuple[Any, Any]:
     """Shape and scale of a generalised Pareto for sorted exceedances (Zhang and Stephens, 2009, with a weak prior)."""
     n = x.shape[-1]
     grid_size = 30 + int(math.sqrt(n))

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -21,6 +21,7 @@ _BLOCK_BYTES = 2**23  # of a block, in the types of the source: two of them are 
 _MOST_ROWS = 2**16
 
 
+@runtime_checkable
 class Source(Protocol):
     """Rows, as pytrees of NumPy arrays whose first axis is the rows."""
 
