@@ -58,7 +58,12 @@ def test_the_page_says_what_the_fit_says(page, fit):
     row = fit.summary()["mu"]
     assert f"{row['mean']:.3f}" in text
     assert len(markup) < 1_500_000
-    assert not plt.get_fignums()  # nothing is left open
+
+
+def test_the_page_leaves_no_figure_open(fit, tmp_path):
+    plt.close("all")  # those of other tests
+    fit.report(tmp_path / "fit.html")
+    assert not plt.get_fignums()
 
 
 def test_the_page_stands_next_to_a_reference(page, fit, reference):
