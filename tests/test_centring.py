@@ -238,7 +238,8 @@ def test_numpyro_model_without_sites():
 
 
 def test_pymc_sites():
-    pm = pytest.importorskip("pymc")
+    import pymc as pm
+
     from bures.frontends import from_pymc
 
     with pm.Model() as model:

@@ -251,3 +251,12 @@ def test_heavy_tails_are_not_trusted():
 def test_bad_input(arguments, options, message, unchecked_types):
     with pytest.raises(ValueError, match=message):
         bures.fit_many(*arguments, **options)
+
+
+def test_a_summary_says_that_other_modes_were_not_searched_for():
+    def two_modes(z, apart):
+        return jnp.logaddexp(-((z[0] - 1) ** 2) / 2, -((z[0] + apart) ** 2) / 2)
+
+    fits = bures.fit_many(two_modes, np.array([30.0]), jax.random.key(0), dim=1)
+    assert "Other modes were not searched for" in str(fits)
+    assert fits[0].diagnostics.coverage.missed and not fits[0].diagnostics.trustworthy

@@ -170,6 +170,7 @@ class Fits:
             f"Judgement: {_counted(verdicts)}",
             f"nESS: {_spread(100 * self.ness, '.1f')} %",
             f"Pareto k̂: {_spread(self.khat, '.2f')}",
+            "Other modes were not searched for: fits[i].diagnostics does.",
         ]
         doubtful = np.flatnonzero(~self.trustworthy)
         if doubtful.size:
