@@ -129,7 +129,7 @@ def run_method(target: bures.Target, parameters: dict, exact: bures.Target | Non
         "final min eigenvalue": float(jnp.linalg.eigvalsh(q.covariance)[0]),
         "min eigenvalue": float(np.min(trace.min_eigenvalue)),
         "mean": q.mean.tolist(),
-        "chol": np.asarray(q.chol)[np.tril_indices(q.dim)].tolist(),
+        "chol": [float(f"{x:.9g}") for x in np.asarray(q.chol)[np.tril_indices(q.dim)]],
         "trace": {
             "step": ends.tolist(),
             "bound": [float(f"{x:.9g}") for x in np.asarray(trace.bound)[ends - 1]],
