@@ -13,14 +13,16 @@ import numpy as np
 
 from bures import linalg
 from bures.family.gaussian import Gaussian
+from bures.images import exchanges, is_apart, mirror_image
 from bures.search import EXPECTED, Budget, Summit, ascend, climb
-from bures.survey import Known, of_known, spread
+from bures.survey import Known, of_known, spread, unknown_places
 from bures.threads import one_blas_thread
 
 _DRAWS = 64  # to weigh a mode
 _SCATTERED = 500  # points of the first scatter; each further one is twice as large
 _ENOUGH = 3000  # points in a row that led to nothing new, after which a mode that rules 1 in 500 is not likely missed
 _SHARE = 0.5  # of the evaluations left, that a scatter may take: the rest is for climbs
+_IMAGES_SHARE = 0.3  # of the evaluations, for images of the modes that are known
 _CLIMBS = 4  # at once: few, because what they find explains the next
 _ROUNDS = 10  # of a climb
 _NEWTON_DIM = 100  # beyond it climbs go by gradients
@@ -106,6 +108,7 @@ def find_modes(
     with np.errstate(all="ignore"), one_blas_thread(budget.dim):
         modes = list(known)
         count, in_vain = _SCATTERED, 0
+        modes = add_images(rng, Budget(budget.evaluator, int(_IMAGES_SHARE * budget.left)), modes)
         while budget.left > 2 * _DRAWS + budget.dim and in_vain < enough:
             count = min(count, max(1, int(_SHARE * budget.left)))
             before = len(modes)
@@ -162,6 +165,26 @@ def climb_to_new(
     return modes
 
 
+def add_images(rng: np.random.Generator, budget: Budget, modes: Sequence[Mode]) -> list[Mode]:
+    """The modes, and those found at their images, and at the images of these, while there are evaluations."""
+    found = list(modes)
+    with np.errstate(all="ignore"):
+        for source in found:  # which grows
+            if budget.left <= 2 * _DRAWS:
+                break
+            image = mirror_image(budget.keeping(_DRAWS), source.gaussian)
+            ends, values = exchanges(budget.keeping(_DRAWS), source.gaussian)
+            if image is not None and all(is_apart(mode.gaussian, image.gaussian.mean) for mode in found):
+                if image.is_exact:
+                    found += weigh_gaussians(rng, budget, [image.gaussian], found)
+                ends, values = np.append(ends, image.gaussian.mean[None], axis=0), np.append(values, image.value)
+            known = [(mode.gaussian, mode.height) for mode in found]
+            places = unknown_places(budget, ends, values, known, source.gaussian, _CLIMBS)
+            summits = _climb(budget.keeping(_DRAWS), places, found)
+            found += weigh(rng, budget, distinct(summits, [mode.gaussian for mode in found], None), found)
+    return found
+
+
 def is_explained(q: Gaussian, z: np.ndarray, scores: np.ndarray) -> np.ndarray:
     """Whether slopes are about those of a Gaussian."""
     u = q.whiten(z)
@@ -191,6 +214,13 @@ def weigh(
 ) -> list[Mode]:
     """The mass around each summit beside that of known modes, where more than two or three draws see it."""
     gaussians = [gaussian_of(summit) for summit in summits if np.all(np.isfinite(summit.axes))]
+    return weigh_gaussians(rng, budget, gaussians, known, draws)
+
+
+def weigh_gaussians(
+    rng: np.random.Generator, budget: Budget, gaussians: Sequence[Gaussian], known: Sequence[Mode], draws: int = _DRAWS
+) -> list[Mode]:
+    """The same for modes that are known by their Gaussians."""
     modes: list[Mode] = []
     for gaussian, view in zip(gaussians, look(rng, budget, [(q, 1, draws) for q in gaussians]), strict=True):
         view = _beside([(mode.gaussian, mode.log_mass) for mode in (*known, *modes)], view)

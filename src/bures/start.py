@@ -21,6 +21,7 @@ from bures.modes import (
     Mode as Mode,
     Seen,
     View as View,
+    add_images,
     climb_to_new,
     distinct as distinct,
     gaussian_of as gaussian_of,
@@ -35,6 +36,7 @@ from bures.threads import one_blas_thread
 # Evaluations of a start and of the search after the fit together, where the first steps do not take more; and what of
 # them is kept for that search.
 _EVALUATIONS, LATER_EVALUATIONS = 4000, 500
+IMAGE_EVALUATIONS = 500  # for images of the modes that are known, beside those
 _STEPS_WORTH = 3  # steps that they may cost: no fit has fewer
 _MARGIN = 0.1  # nats by which a wide Gaussian must be ahead of a mode's own
 _RANDOM_POINTS, _RANDOM_ELEMENTS = 100, 2**24  # to try where the initial point has no density: points, and numbers
@@ -100,6 +102,7 @@ class _Search:
         scale = modes[0].gaussian if modes else standard
         near = np.concatenate([np.zeros((0, self.dim)), *(view.z[:32] for view in around)])
         modes = self.climb_from_scouts(scale, modes, near, 0.4 if nearly_exact else 0.25)
+        modes = self.add_images(sorted(modes, key=lambda mode: -mode.log_mass))
         modes = sorted(modes, key=lambda mode: -mode.log_mass)[:MODES]
         shapes = [gaussian_of(s) for s in summits[:1] if not s.is_mode and np.all(np.isfinite(s.axes))]
         views = [(view, standard, width) for view, width in zip(around, self.widths, strict=False)]
@@ -171,6 +174,11 @@ class _Search:
             return modes
         # Where there are several modes, there may be more.
         return climb_to_new(self.rng, self.evaluator.keeping(_KEPT), Seen(*found.strange), modes, _FRUITLESS)
+
+    def add_images(self, modes: list[Mode]) -> list[Mode]:
+        """The modes, and their images where signs or labels are free; not where evaluations may take long."""
+        slow = self.few or self.target.width > SLOW
+        return modes if slow else add_images(self.rng, Budget(self.evaluator.evaluator, IMAGE_EVALUATIONS), modes)
 
     def weigh(self, peaks: list[Summit], known: list[Mode]) -> list[Mode]:
         """The mass around each summit, where more than two or three draws see it."""

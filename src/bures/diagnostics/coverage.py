@@ -15,9 +15,9 @@ from bures.arrays import to_host
 from bures.diagnostics.weighted import WeightedDraws, log_evidence
 from bures.engine import Evaluator
 from bures.family import AbstractApproximation, Gaussian, GaussianMixture
-from bures.modes import find_modes
+from bures.modes import add_images, find_modes
 from bures.search import Budget, climb
-from bures.start import LATER_EVALUATIONS, Mode, View, distinct, look
+from bures.start import IMAGE_EVALUATIONS, LATER_EVALUATIONS, Mode, View, distinct, look
 from bures.survey import surprising_places, survey, unknown_places
 
 _LEAST_SHARE = 0.01  # of the mass that is worth a word
@@ -83,7 +83,7 @@ def search_again(
         views = tuple(look(rng, budget, [(q, width, _DRAWS) for width in widths]))
         if q.dim <= _SEARCHED_DIM:
             places = [_heaviest(draws, evidence), _uncovered_draws(approximation, evidence, views)]
-            others = [mode for mode in modes if not any(_is_q(part, mode.gaussian) for part, _ in parts)]
+            others = _others(modes, parts)
             masses = [(part, evidence + share) for part, share in parts]
             masses += [(mode.gaussian, mode.log_mass) for mode in others]
             n = len(scores) if len(parts) == 1 else 0  # slopes of a mixture's weights are not those of its Gaussian
@@ -98,6 +98,9 @@ def search_again(
             known = [*tops, *((mode.gaussian, mode.height) for mode in modes)]
             places.insert(0, unknown_places(budget, ends, values, known, q, _CLIMBS))
             modes += _climb_and_weigh(rng, q, budget, np.concatenate(places), modes)
+            if not uneven:
+                sources = [_as_mode(part, evidence + share) for part, share in parts] + _others(modes, parts)
+                modes += tuple(add_images(rng, Budget(evaluator, IMAGE_EVALUATIONS), sources)[len(sources) :])
         left = evaluations - (evaluator.count - before)
         wanted = thorough or len(modes) > 1
         if wanted and left > _WORTHWHILE and q.dim <= _SEARCHED_DIM and not uneven:
@@ -114,6 +117,11 @@ def _gaussian_and_parts(q: AbstractApproximation) -> tuple[Gaussian, list[tuple[
         return q.as_gaussian(), list(zip(q.components, q.log_shares.tolist(), strict=True))
     one: Gaussian = to_host(q.as_gaussian())
     return one, [(one, 0.0)]
+
+
+def _others(modes: Sequence[Mode], parts: Sequence[tuple[Gaussian, float]]) -> list[Mode]:
+    """The modes that are none of q's own Gaussians."""
+    return [mode for mode in modes if not any(_is_q(part, mode.gaussian) for part, _ in parts)]
 
 
 def _as_mode(part: Gaussian, log_mass: float) -> Mode:

@@ -1,0 +1,95 @@
+"""Images of a mode: mirrored where signs are free, exchanged where labels are."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bures
+from bures.engine import Evaluator
+from bures.family import Gaussian
+from bures.images import exchanges, mirror_image
+from bures.modes import Mode, add_images, look
+from bures.search import Budget
+
+DIM = 12
+
+
+def products(z):
+    """Twelve loadings of one factor whose sign is free, in thirteen dimensions, and a level whose sign is not."""
+    scores = jnp.linspace(0.5, 2, DIM)
+    return -50 * jnp.sum((jnp.outer(z[:DIM], z[:DIM]) - jnp.outer(scores, scores)) ** 2) - (z[DIM] - 5) ** 2
+
+
+def labels(z):
+    """Two means and their log scales, nothing of which tells the first from the second."""
+    y = jnp.asarray(np.concatenate([np.linspace(-6, -4, 30), np.linspace(2, 8, 30)]))
+    parts = -0.5 * ((y[:, None] - z[:2]) * jnp.exp(-z[2:])) ** 2 - z[2:]
+    return jnp.sum(jax.nn.logsumexp(parts, axis=1)) - jnp.sum(z**2) / 200
+
+
+def mode_of(density, point):
+    """The Gaussian with the curvature at a mode, by Newton's method."""
+    z = jnp.asarray(point)
+    for _ in range(30):
+        z = z - jnp.linalg.solve(jax.hessian(density)(z), jax.grad(density)(z))
+    return Gaussian.unchecked(np.asarray(z), np.linalg.cholesky(np.linalg.inv(-np.asarray(jax.hessian(density)(z)))))
+
+
+@pytest.fixture
+def factor():
+    return mode_of(products, jnp.append(jnp.linspace(0.5, 2, DIM), 5.0))
+
+
+def test_signs_that_are_free_are_turned_and_no_others(factor):
+    image = mirror_image(Budget(Evaluator(bures.Target(products, DIM + 1)), 1000), factor)
+    assert image is not None
+    assert image.is_exact
+    image = image.gaussian
+    np.testing.assert_allclose(image.mean, np.append(-factor.mean[:DIM], factor.mean[DIM]))
+    turned = np.append(-np.ones(DIM), 1.0)
+    np.testing.assert_allclose(
+        image.chol @ image.chol.T, turned[:, None] * (factor.chol @ factor.chol.T) * turned, rtol=1e-12
+    )
+    assert np.all(np.diagonal(image.chol) > 0)
+
+
+def test_no_image_where_no_sign_is_free():
+    shifted = bures.Target(lambda z: -jnp.sum((z - 4) ** 2), 5)
+    q = Gaussian.unchecked(np.full(5, 4.0), np.eye(5) / np.sqrt(2))
+    assert mirror_image(Budget(Evaluator(shifted), 1000), q) is None
+
+
+def test_an_image_where_log_p_is_another_is_none_of_the_mode():
+    target = bures.Target(lambda z: jnp.logaddexp(-jnp.sum((z - 4) ** 2), 1 - 2 * jnp.sum((z + 4) ** 2)), 3)
+    image = mirror_image(Budget(Evaluator(target), 1000), Gaussian.unchecked(np.full(3, 4.0), np.eye(3) / np.sqrt(2)))
+    assert image is not None
+    assert not image.is_exact
+
+
+def test_a_mode_whose_mirror_image_is_itself_has_none():
+    q = Gaussian.unchecked(np.full(5, 0.1), np.eye(5))
+    assert mirror_image(Budget(Evaluator(bures.models.gaussian(5)), 1000), q) is None
+
+
+def test_images_keep_to_their_evaluations(factor):
+    evaluator = Evaluator(bures.Target(products, DIM + 1))
+    assert mirror_image(Budget(evaluator, 10), factor) is None
+    assert exchanges(Budget(evaluator, 10), factor)[0].shape == (0, DIM + 1)
+    assert evaluator.count == 0
+
+
+def test_exchanged_labels_lead_to_the_other_mode():
+    q = mode_of(labels, [-5.0, 5.0, -0.5, 0.5])
+    evaluator = Evaluator(bures.Target(labels, 4))
+    [view] = look(np.random.default_rng(0), Budget(evaluator, 64), [(q, 1, 64)])
+    found = add_images(np.random.default_rng(0), Budget(evaluator, 1000), [Mode(q, view)])
+    assert len(found) == 2
+    np.testing.assert_allclose(found[1].gaussian.mean, q.mean[[1, 0, 3, 2]], atol=0.01)
+    np.testing.assert_allclose(found[1].log_mass, view.log_mass, atol=0.3)  # 64 draws know each to 0.06
+
+
+def test_a_fit_of_a_factor_names_the_other_sign():
+    fit = bures.fit(bures.Target(products, DIM + 1), key=jax.random.key(1))
+    assert "several modes" in str(fit)
+    assert fit.diagnostics.coverage.missed_share == pytest.approx(0.5, abs=0.1)
