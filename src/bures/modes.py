@@ -22,6 +22,7 @@ _DRAWS = 64  # to weigh a mode
 _SCATTERED = 500  # points of the first scatter; each further one is twice as large
 _ENOUGH = 3000  # points in a row that led to nothing new, after which a mode that rules 1 in 500 is not likely missed
 _SHARE = 0.5  # of the evaluations left, that a scatter may take: the rest is for climbs
+_IMAGES = 500  # evaluations for images of modes, at the most
 _IMAGES_SHARE = 0.3  # of the evaluations, for images of the modes that are known
 _CLIMBS = 4  # at once: few, because what they find explains the next
 _ROUNDS = 10  # of a climb
@@ -108,7 +109,7 @@ def find_modes(
     with np.errstate(all="ignore"), one_blas_thread(budget.dim):
         modes = list(known)
         count, in_vain = _SCATTERED, 0
-        modes = add_images(rng, Budget(budget.evaluator, int(_IMAGES_SHARE * budget.left)), modes)
+        modes = add_images(rng, budget, modes, int(_IMAGES_SHARE * budget.left))
         while budget.left > 2 * _DRAWS + budget.dim and in_vain < enough:
             count = min(count, max(1, int(_SHARE * budget.left)))
             before = len(modes)
@@ -165,9 +166,9 @@ def climb_to_new(
     return modes
 
 
-def add_images(rng: np.random.Generator, budget: Budget, modes: Sequence[Mode]) -> list[Mode]:
-    """The modes, and those found at their images, and at the images of these, while there are evaluations."""
-    found = list(modes)
+def add_images(rng: np.random.Generator, budget: Budget, modes: Sequence[Mode], most: int = _IMAGES) -> list[Mode]:
+    """The modes, and those found at their images, and at the images of these, with at most so many evaluations."""
+    found, budget = list(modes), budget.keeping(max(0, budget.left - most))
     with np.errstate(all="ignore"):
         for source in found:  # which grows
             if budget.left <= 2 * _DRAWS:

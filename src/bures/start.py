@@ -36,7 +36,6 @@ from bures.threads import one_blas_thread
 # Evaluations of a start and of the search after the fit together, where the first steps do not take more; and what of
 # them is kept for that search.
 _EVALUATIONS, LATER_EVALUATIONS = 4000, 500
-IMAGE_EVALUATIONS = 500  # for images of the modes that are known, beside those
 _STEPS_WORTH = 3  # steps that they may cost: no fit has fewer
 _MARGIN = 0.1  # nats by which a wide Gaussian must be ahead of a mode's own
 _RANDOM_POINTS, _RANDOM_ELEMENTS = 100, 2**24  # to try where the initial point has no density: points, and numbers
@@ -178,7 +177,7 @@ class _Search:
     def add_images(self, modes: list[Mode]) -> list[Mode]:
         """The modes, and their images where signs or labels are free; not where evaluations may take long."""
         slow = self.few or self.target.width > SLOW
-        return modes if slow else add_images(self.rng, Budget(self.evaluator.evaluator, IMAGE_EVALUATIONS), modes)
+        return modes if slow else add_images(self.rng, self.evaluator.keeping(_KEPT // 2), modes)
 
     def weigh(self, peaks: list[Summit], known: list[Mode]) -> list[Mode]:
         """The mass around each summit, where more than two or three draws see it."""

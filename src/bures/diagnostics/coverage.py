@@ -17,7 +17,7 @@ from bures.engine import Evaluator
 from bures.family import AbstractApproximation, Gaussian, GaussianMixture
 from bures.modes import add_images, find_modes
 from bures.search import Budget, climb
-from bures.start import IMAGE_EVALUATIONS, LATER_EVALUATIONS, Mode, View, distinct, look
+from bures.start import LATER_EVALUATIONS, Mode, View, distinct, look
 from bures.survey import surprising_places, survey, unknown_places
 
 _LEAST_SHARE = 0.01  # of the mass that is worth a word
@@ -100,7 +100,7 @@ def search_again(
             modes += _climb_and_weigh(rng, q, budget, np.concatenate(places), modes)
             if not uneven:
                 sources = [_as_mode(part, evidence + share) for part, share in parts] + _others(modes, parts)
-                modes += tuple(add_images(rng, Budget(evaluator, IMAGE_EVALUATIONS), sources)[len(sources) :])
+                modes += tuple(add_images(rng, budget, sources)[len(sources) :])
         left = evaluations - (evaluator.count - before)
         wanted = thorough or len(modes) > 1
         if wanted and left > _WORTHWHILE and q.dim <= _SEARCHED_DIM and not uneven:
