@@ -3,19 +3,25 @@
 JAX keeps a compiled program, and all that was static in it, for as long as the process lives. A log density that is a
 function holds its data in its closure, so those would never be freed. Here such functions are known to programs by weak
 references only, and a program that was compiled for one goes when it does. Densities that are pytrees, as all of
-`bures.models`, have their data as arrays: targets of one shape share one program, which is kept.
+`bures.models`, have their data as arrays: targets of one shape share one program. The latest of those are kept.
 """
 
 import functools
 import types
 import weakref
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import equinox as eqx
 import jax
 
-from bures.target.closures import Skeleton
+from bures.memory import give_back_memory
+from bures.target import Target
+from bures.target.closures import Mortal
+
+_JITTED = type(jax.jit(lambda: None))
+_KEPT = 64  # programs of one function, each for one shape of what it is given: some megabytes each
 
 
 class Weak:
@@ -78,23 +84,26 @@ def split(arguments: Any) -> tuple[Static, list[Any], tuple[Any, ...]]:
 
 def _is_mortal(leaf: Any) -> bool:
     """Whether it is a function that may go, with what it holds; those of modules stay."""
-    if isinstance(leaf, functools.partial | Skeleton):
+    if isinstance(leaf, functools.partial | Mortal | _JITTED):
         return True
     return isinstance(leaf, types.FunctionType) and (leaf.__closure__ is not None or "<" in leaf.__qualname__)
 
 
 class Programs:
-    """One function, compiled for all that is kept, and anew for each set of functions that may go."""
+    """One function, compiled for all that is kept, and anew for each set of functions that may go.
 
-    def __init__(self, function: Callable, static_argnums: tuple[int, ...] = (0,)):
-        self.function, self.static_argnums = function, static_argnums
-        self._shared = self._compile()
+    Of those for what is kept, the `kept` latest stay: a process that sees new shapes for ever does not grow.
+    """
+
+    def __init__(self, function: Callable, static_argnums: tuple[int, ...] = (0,), kept: int = _KEPT):
+        self.function, self.static_argnums, self.kept = function, static_argnums, kept
+        self._shared: OrderedDict[Hashable, Any] = OrderedDict()
         self._own: dict[tuple[int, ...], Any] = {}
 
-    def of(self, owners: tuple[Any, ...]) -> Any:
-        """The program for these functions; it goes with the first of them that does."""
+    def of(self, owners: tuple[Any, ...], static: Static, arrays: list[Any]) -> Any:
+        """The program for these functions, which goes with the first of them that does; or for what is like these."""
         if not owners:
-            return self._shared
+            return self._for_shapes((static, *((x.shape, x.dtype, x.weak_type) for x in map(jax.typeof, arrays))))
         name = tuple(map(id, owners))
         if name not in self._own:
             self._own[name] = self._compile()
@@ -102,10 +111,18 @@ class Programs:
                 weakref.finalize(owner, self._own.pop, name, None).atexit = False
         return self._own[name]
 
+    def _for_shapes(self, name: Hashable) -> Any:
+        if name not in self._shared:
+            self._shared[name] = self._compile()
+        self._shared.move_to_end(name)
+        if len(self._shared) > self.kept:
+            self._shared.popitem(last=False)
+        return self._shared[name]
+
     @property
     def count(self) -> int:
         """How many were compiled, those that are gone left out."""
-        return sum(program._cache_size() for program in (self._shared, *self._own.values()))
+        return sum(program._cache_size() for program in (*self._shared.values(), *self._own.values()))
 
     def _compile(self) -> Any:
         function = self.function
@@ -122,7 +139,13 @@ def compiled(function: Callable) -> Callable:
 
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:
-        static, arrays, owners = split(arguments)
-        return programs.of(owners)(static, arrays)
+        bare = [each.without_labels() if isinstance(each, Target) else each for each in arguments]
+        static, arrays, owners = split(bare)
+        program = programs.of(owners, static, arrays)
+        before = program._cache_size()
+        found = program(static, arrays)
+        if program._cache_size() > before:
+            give_back_memory()  # what compiling took
+        return found
 
     return call

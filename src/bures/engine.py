@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from bures.compiled import Programs, Static, compiled, split
+from bures.memory import give_back_memory
 from bures.processes import refuse_fork
 from bures.target import Target
 
@@ -94,9 +95,7 @@ class Evaluator:
         block = 1 if target.one_by_one or self._on_host is not None else block
         self.block = -(-batch // -(-batch // block))  # equal blocks
         self._static, self._arrays, owners = split(target.log_density)
-        self._program = _PROGRAMS.of(owners)
-        shapes = tuple((array.shape, str(array.dtype)) for array in self._arrays)
-        self._signature = hash((self._static, self.block, self.batch, str(self.dtype), shapes))
+        self._program = _PROGRAMS.of(owners, self._static, self._arrays)
 
     def value_and_score(self, z: Float[np.ndarray, "n dim"]) -> tuple[np.ndarray, np.ndarray]:
         """log p (n,) and ∇log p (n, dim)."""
@@ -164,18 +163,16 @@ class Evaluator:
             padded = np.empty((self.batch, self.dim), self.dtype)
             padded[:n], padded[n:end] = z, z[-1]
             z = padded
-        began = time.perf_counter()
+        began, known = time.perf_counter(), self._program._cache_size()
         values, scores = self._program(self._static, self.block, self._arrays, z, blocks)
         values, scores = np.asarray(values)[:n], np.asarray(scores)[:n]
-        if self._signature not in _COMPILED:
-            _COMPILED.add(self._signature)
+        if self._program._cache_size() > known:
+            give_back_memory()  # what compiling took
             self.compile_seconds += time.perf_counter() - began
         return values, scores
 
 
 Watch = Callable[[Evaluator], Evaluator]  # may have an evaluator note what it is asked for, and end the work
-
-_COMPILED: set[int] = set()  # programs that this process has compiled: only for `compile_seconds`
 
 
 def _evaluate(static: Static, block: int, arrays: list[Any], z: jax.Array, blocks: Any) -> tuple[jax.Array, jax.Array]:

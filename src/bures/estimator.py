@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Key
 from bures import draws as noise_sources, linalg
 from bures.arrays import AnyArray, Module, namespace, softmax
 from bures.check import check_floating, check_key, check_option, check_part, check_positive_integer, fail
+from bures.compiled import compiled
 from bures.family.approximation import AbstractApproximation
 from bures.family.gaussian import Gaussian
 from bures.field import Curvature, Dense, Estimate, Field, Operator, Path, Stein as SteinSlope
@@ -60,11 +61,10 @@ class AbstractEstimator(Module):
         """Standard normal noise from a key or a generator: rows of a tuple are independent whatever the kind."""
         return _SOURCES[self.draws](source, self.M, K * q.noise_dim, q.mean.dtype).reshape(self.M, K, -1)
 
-    @eqx.filter_jit
     def __call__(
         self, key: Key[Array, ""], q: AbstractApproximation, target: Target, objective: AbstractObjective
     ) -> Estimate:
-        return self.estimate(self.noise(key, q, objective.K), q, target, objective)
+        return _estimate(self, key, q, target, objective)
 
     def estimate(
         self, noise: Float[AnyArray, "M K dim"], q: AbstractApproximation, target: Any, objective: AbstractObjective
@@ -213,7 +213,18 @@ def bw_gradient(
     return estimate.a, linalg.symmetrise(estimate.S) if isinstance(q, Gaussian) else estimate.S
 
 
-@eqx.filter_jit
+@compiled
+def _estimate(
+    estimator: AbstractEstimator,
+    key: Key[Array, ""],
+    q: AbstractApproximation,
+    target: Target,
+    objective: AbstractObjective,
+) -> Estimate:
+    return estimator.estimate(estimator.noise(key, q, objective.K), q, target, objective)
+
+
+@compiled
 def _wasserstein_gradient(key, z, q, target, objective, M):
     noise = jax.random.normal(key, (M, objective.K - 1, q.dim), q.mean.dtype)
     others = target.value(q.push(noise).reshape(-1, q.dim)).reshape(M, -1) - q.log_prob_of_noise(noise)

@@ -9,7 +9,6 @@ from functools import cached_property
 from types import ModuleType
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from bures import linalg
 from bures.check import check_floating, check_key, check_positive_integer, check_real, fail
+from bures.compiled import compiled
 from bures.family import AbstractApproximation, Gaussian, MeanField
 from bures.target import Target
 
@@ -174,7 +174,7 @@ def random_walk_metropolis(
     return Chains(np.asarray(draws), np.asarray(acceptance), target.names)
 
 
-@eqx.filter_jit
+@compiled
 def _random_walk(
     keys: Key[Array, " chain"],
     target: Target,
@@ -245,7 +245,7 @@ def nuts(
     return Chains(draws.astype(starts.dtype), acceptance.mean(axis=1), target.names, divergent.sum(axis=1))
 
 
-@eqx.filter_jit
+@compiled
 def _nuts(
     keys: Key[Array, " chain"],
     target: Target,

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from bures.check import check_function, check_key, check_positive_integer, fail, is_traced
+from bures.compiled import compiled
 
 
 class SNR(eqx.Module):
@@ -83,7 +84,7 @@ def snr(
     return SNR(num_realisations, np.mean(draws, axis=1), np.mean(centred**2, axis=1))
 
 
-@eqx.filter_jit
+@compiled
 def _realise(gradient: Callable, keys: Key[Array, " n"], batch_size: int | None) -> Float[Array, "n coordinates"]:
     return jax.lax.map(lambda key: jnp.atleast_1d(gradient(key)), keys, batch_size=batch_size)
 

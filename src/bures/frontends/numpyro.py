@@ -37,6 +37,7 @@ from bures.frontends.numpyro_sites import (
     watch,
 )
 from bures.target import Labels, LocationScale, Target, coordinate_names
+from bures.target.closures import Mortal
 
 
 def fit(model: Any, *args: Any, seed: int = 0, num_draws: int = 1000, options: Any = None, **kwargs: Any) -> Result:
@@ -81,8 +82,8 @@ def from_numpyro(model: Any, *args: Any, **kwargs: Any) -> Target:
     )
 
 
-class _Source:
-    """A model with its arguments. Known by its identity, so that it can be a static part of a pytree."""
+class _Source(Mortal):
+    """A model with its arguments, known by its identity."""
 
     def __init__(self, model: Callable, args: tuple, kwargs: dict):
         self.model, self.args, self.kwargs = model, args, kwargs
@@ -346,7 +347,7 @@ class _Source:
 
 
 class _LogDensity(eqx.Module):
-    source: _Source = eqx.field(static=True)
+    source: _Source
 
     def __call__(self, z: Float[Array, " dim"]) -> Float[Array, ""]:
         return self.source.log_density(z)
@@ -364,7 +365,7 @@ class _LogDensity(eqx.Module):
 class _Constrain(eqx.Module):
     """The way back: latent and deterministic sites."""
 
-    source: _Source = eqx.field(static=True)
+    source: _Source
 
     def __call__(self, z: Float[Array, " dim"]) -> dict[str, Array]:
         return self.source.constrain(z)
@@ -373,7 +374,7 @@ class _Constrain(eqx.Module):
 class _Parameters(eqx.Module):
     """Location and log scale of a site."""
 
-    source: _Source = eqx.field(static=True)
+    source: _Source
     name: str = eqx.field(static=True)
 
     def __call__(self, z: Float[Array, " dim"]) -> tuple[Array, Array]:
@@ -383,7 +384,7 @@ class _Parameters(eqx.Module):
 class _Pointwise(eqx.Module):
     """The log likelihood of each observation."""
 
-    source: _Source = eqx.field(static=True)
+    source: _Source
 
     def __call__(self, z: Float[Array, " dim"]) -> dict[str, Array]:
         return self.source.pointwise(z)

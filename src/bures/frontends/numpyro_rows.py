@@ -131,7 +131,7 @@ class _Arguments:
 class _Prior(eqx.Module):
     """Everything but what is observed in the plate, from a run with its first row."""
 
-    source: Any = eqx.field(static=True)
+    source: Any
     plate: Plate = eqx.field(static=True)
     arguments: _Arguments = eqx.field(static=True)
     arrays: list[Array]
@@ -144,7 +144,7 @@ class _Prior(eqx.Module):
 class _Likelihood(eqx.Module):
     """What is observed in one row of the plate. The model's arrays are traced, not constants."""
 
-    source: Any = eqx.field(static=True)
+    source: Any
     plate: Plate = eqx.field(static=True)
     arguments: _Arguments = eqx.field(static=True)
     arrays: list[Array]

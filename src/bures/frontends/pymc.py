@@ -32,6 +32,7 @@ from bures.frontends.pymc_graph import (
 from bures.frontends.pymc_predict import Predict
 from bures.frontends.pymc_rows import Rows, find_rows, log_density, row_density
 from bures.target import Labels, LocationScale, Target, coordinate_names
+from bures.target.closures import Mortal
 
 # What PyTensor and JAX raise of a graph that does not fit its data, or that JAX cannot trace.
 _ERRORS = (AssertionError, NotImplementedError, TypeError, ValueError)
@@ -95,7 +96,7 @@ def from_pymc(model: Any = None) -> Target:
     )
 
 
-class _Source:
+class _Source(Mortal):
     """A model and what is made of it; graphs are converted when they are first used, with the data of now."""
 
     def __init__(self, model: Any, layout: Layout, start: np.ndarray, rows: Rows | None = None):
@@ -170,7 +171,7 @@ class _Source:
         return f"it is not finite for {quoted(bad)}" if bad else "no single variable is to blame"
 
 
-class _Functions:
+class _Functions(Mortal):
     """Named functions of a point, in JAX or by PyTensor, converted when they are first called."""
 
     def __init__(self, source: _Source, names: tuple[str, ...], make: Any):
@@ -193,8 +194,8 @@ class _Functions:
 class _Summed(eqx.Module):
     """The log density, Jacobians of the transforms included."""
 
-    source: _Source = eqx.field(static=True)
-    function: Any = eqx.field(static=True)
+    source: _Source
+    function: Any
 
     def __call__(self, z: Float[Array, " dim"]) -> Float[Array, ""]:
         return self.function(z)[0]
@@ -210,7 +211,7 @@ class _Summed(eqx.Module):
 class _Named(eqx.Module):
     """Several functions of the value variables, by name."""
 
-    functions: _Functions = eqx.field(static=True)
+    functions: _Functions
 
     def __call__(self, z: Float[Array, " dim"]) -> dict[str, Array]:
         return dict(zip(self.functions.names, map(jnp.asarray, self.functions(z)), strict=True))
@@ -219,7 +220,7 @@ class _Named(eqx.Module):
 class _Parameters(eqx.Module):
     """Location and log scale of a variable."""
 
-    functions: _Functions = eqx.field(static=True)
+    functions: _Functions
 
     def __call__(self, z: Float[Array, " dim"]) -> tuple[Array, Array]:
         location, scale = self.functions(z)

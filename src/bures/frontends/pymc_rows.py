@@ -174,7 +174,7 @@ def _check(function: Callable[..., list[Array]], rows: Rows, layout: Layout) -> 
 class _Prior(eqx.Module):
     """The log density of everything but the variables of minibatches, Jacobians included."""
 
-    function: Any = eqx.field(static=True)
+    function: Any
 
     def __call__(self, z: Float[Array, " dim"]) -> Float[Array, ""]:
         return self.function(z)[0]
@@ -183,7 +183,7 @@ class _Prior(eqx.Module):
 class _Likelihood(eqx.Module):
     """The log density of one row."""
 
-    function: Any = eqx.field(static=True)
+    function: Any
 
     def __call__(self, z: Float[Array, " dim"], row: list[Array]) -> Float[Array, ""]:
         return sum(self.function(z, *(part[None] for part in row)), jnp.zeros((), z.dtype))

@@ -8,12 +8,12 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
+from bures.compiled import compiled
 from bures.reference import Chains, import_blackjax
 from bures.target import Target
 
@@ -156,7 +156,7 @@ class _Call(NamedTuple):
     gradients: np.ndarray
 
 
-@eqx.filter_jit
+@compiled
 def _advance(
     keys: Key[Array, " chain"],
     target: Target,

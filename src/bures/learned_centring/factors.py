@@ -6,7 +6,6 @@ b = E[g] + λ E[x]. Both come from the scores that the steps of a Gaussian make 
 
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +14,7 @@ from jaxtyping import Array, Float
 from bures import linalg
 from bures.centring import Conditioned, Parameters
 from bures.check import default_dtype
+from bures.compiled import compiled
 from bures.family import AbstractApproximation, Gaussian
 from bures.learned_centring.run import LONGEST, Place, Run, Step, double, gain, push, regress
 from bures.target import Target
@@ -97,13 +97,13 @@ class Factors(NamedTuple):
         return push(q, moved, self.elements, regress(draws.noise, (draws.x - mean) / width - draws.moved))
 
 
-@eqx.filter_jit
+@compiled
 def _restore(change: Conditioned, z: Any) -> tuple[Array, Parameters]:
     x, _, parameters = jax.vmap(change.restore_with_parameters)(jnp.asarray(z))
     return x, parameters
 
 
-@eqx.filter_jit
+@compiled
 def _apply(change: Conditioned, x: Any) -> Array:
     return jax.vmap(change.apply)(jnp.asarray(x))
 

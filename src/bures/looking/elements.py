@@ -8,13 +8,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
 from bures.check import fail
+from bures.compiled import compiled
 from bures.diagnostics.weighted import draw_points
 from bures.draws import host_generator
 from bures.target import Labels, Target
@@ -149,7 +149,7 @@ def _sizes(shapes: Mapping[str, tuple[int, ...]]) -> tuple[tuple[str, int], ...]
     return tuple((name, int(np.prod(shape))) for name, shape in shapes.items())
 
 
-@eqx.filter_jit  # one program for all that is made of a target
+@compiled  # one program for all that is made of a target
 def _constrain_all(constrain: Callable, z: Any) -> Mapping[str, Any]:
     return jax.vmap(constrain)(z)
 

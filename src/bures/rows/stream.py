@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from bures.check import as_array, default_dtype
+from bures.compiled import compiled
 from bures.rows.density import prior_hessian, priors_and_scores
 from bures.rows.sources import Source, block_rows, padded, read_ahead
 from bures.rows.sums import (
@@ -206,25 +207,25 @@ def _on_points(function: Any, part: Any, z: np.ndarray) -> list[np.ndarray]:
     return [np.asarray(x, np.float64)[: len(z)] for x in function(part, _padded(z))]
 
 
-_prior = eqx.filter_jit(priors_and_scores)
+_prior = compiled(priors_and_scores)
 
 
-@eqx.filter_jit
+@compiled
 def _prior_hessian(log_prior: Any, point: Array) -> Array:
     return prior_hessian(log_prior, jnp.ones(1, point.dtype), point[None])
 
 
-_whole_prior_hessian = eqx.filter_jit(prior_hessian)
-_values_and_scores = eqx.filter_jit(values_and_scores_of_rows)
-_weighted_hessian = eqx.filter_jit(weighted_hessian_of_rows)
+_whole_prior_hessian = compiled(prior_hessian)
+_values_and_scores = compiled(values_and_scores_of_rows)
+_weighted_hessian = compiled(weighted_hessian_of_rows)
 
 
-@eqx.filter_jit
+@compiled
 def _values(log_likelihood: Any, data: PyTree, weights: Array, z: Array, width: int) -> tuple[Array]:
     return (values_of_rows(log_likelihood, data, weights, z, width),)
 
 
-@eqx.filter_jit
+@compiled
 def _derivatives(log_likelihood: Any, data: PyTree, weights: Array, z: Array, width: int, second: bool) -> Any:
     """Value, score and Hessian of one block at one point."""
     values, scores = values_and_scores_of_rows(log_likelihood, data, weights, z[None], width)

@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from bures.check import as_array, default_dtype
+from bures.compiled import compiled
 from bures.engine import Evaluator
 from bures.objective import ELBO, AbstractObjective
 from bures.rows.anchor import Anchor, Surrogate
@@ -298,7 +299,7 @@ def _slice(rows: PyTree, offset: Any, batch: int) -> PyTree:
     return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, offset, batch), rows)
 
 
-@eqx.filter_jit
+@compiled
 def _values_and_scores(surrogate: Surrogate, rows: PyTree, offset: Array, batch: int, z: Array) -> tuple[Array, Array]:
     return surrogate.values_and_scores(_slice(rows, offset, batch), z)
 
@@ -307,16 +308,16 @@ def _evaluate(surrogate: Surrogate, rows: PyTree, offset: int, batch: int, z: Ar
     return _values_and_scores(surrogate, rows, as_array(np.asarray(offset, np.int32)), batch, z)
 
 
-@eqx.filter_jit
+@compiled
 def _by_group(surrogate: Surrogate, rows: PyTree, groups: int, z: Array) -> tuple[Array, Array]:
     return surrogate.by_group(rows, groups, z)
 
 
-@eqx.filter_jit
+@compiled
 def _weighted_hessian(surrogate: Surrogate, rows: PyTree, weights: Array, z: Array) -> Array:
     return surrogate.weighted_hessian(rows, weights, z)
 
 
-@eqx.filter_jit
+@compiled
 def _prior_hessian(log_prior: Any, point: Array) -> Array:
     return jax.hessian(log_prior)(point)

@@ -20,7 +20,14 @@ from bures.target.blocks import equations
 _LARGE = 2**20  # bytes
 
 
-class Skeleton:
+class Mortal:
+    """What holds a model and its data, and is known by its identity: programs do not keep it alive.
+
+    As a field of a module it is no static one but a leaf, so that it is found (see `bures.compiled`).
+    """
+
+
+class Skeleton(Mortal):
     """A function without the large arrays of its closure, its defaults and its module."""
 
     def __init__(self, function: types.FunctionType):

@@ -1,5 +1,6 @@
 """The target: an unnormalised log density on R^dim, what its coordinates mean, and any fast derivatives it has."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -204,6 +205,14 @@ class Target(eqx.Module):
     def names(self) -> tuple[str, ...]:
         """The names of the coordinates."""
         return self._names.names() if isinstance(self._names, Coordinates) else self._names
+
+    def without_labels(self) -> "Target":
+        """As a program needs it: labels hold the model and its data, and a program would keep them alive."""
+        bare = object.__new__(Target)
+        for field in dataclasses.fields(self):
+            object.__setattr__(bare, field.name, getattr(self, field.name))
+        object.__setattr__(bare, "labels", NO_LABELS)
+        return bare
 
     def start(self) -> Float[Array, " dim"]:
         """Where to begin the search for a mode: the initial point, or else the origin, in JAX's present precision."""
