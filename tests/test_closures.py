@@ -107,3 +107,22 @@ def test_programs_are_shared_while_their_function_lives():
     gc.collect()
     with pytest.raises(ReferenceError):
         gone(1.0)
+
+
+def test_a_program_may_return_the_functions_that_it_was_given():
+    @compiled
+    def twice(function, x):
+        return {"f": function, "x": 2 * x, "n": 3}
+
+    def make():
+        scale = 4.0
+        return lambda x: scale * x
+
+    function = make()
+    for _ in range(2):
+        found = twice(function, jnp.ones(2))
+        assert found["f"] is function and found["n"] == 3 and float(found["x"][0]) == 2
+    gone = weakref.ref(function)
+    del function, found
+    gc.collect()
+    assert gone() is None

@@ -1,5 +1,6 @@
 """Limits of a fit: it ends with the best so far, and one that ends by itself is the same with and without them."""
 
+import json
 import time
 
 import jax
@@ -9,7 +10,9 @@ import pytest
 
 import bures
 from bures import Outcome
+from bures.archive import FileError, pack, unpack
 from bures.diagnostics import Verdict
+from bures.mixing import rounds
 
 KEY = jax.random.key(0)
 EGGBOX = bures.models.eggbox()
@@ -84,8 +87,98 @@ def test_a_mixture_ends_with_what_it_has(tmp_path):
         assert limited.num_log_density_evaluations <= limit
         assert limited.approximation.num_components == components
         assert_same(bures.load(tmp_path / "fit", target=EGGBOX), limited)
-        with pytest.raises(ValueError, match="num_steps must be given"):
-            limited.resume()
+
+
+BANANA = bures.models.banana(b=0.1, dim=3)
+
+
+@pytest.fixture(scope="module")
+def mixed():
+    return bures.fit(BANANA, key=KEY, family=bures.Mixture())
+
+
+@pytest.mark.parametrize("limit", [500, 8000, 12000])
+def test_the_rounds_of_a_mixture_go_on_as_if_nothing_had_happened(mixed, limit, tmp_path):
+    path = tmp_path / "fit"
+    limited = bures.fit(BANANA, key=KEY, family=bures.Mixture(), max_evaluations=limit, checkpoint=path)
+    assert limited.outcome is Outcome.EVALUATION_LIMIT and limited.num_steps < mixed.num_steps
+    assert (limited.num_steps > 0) == (limit > 500)  # the smallest ends the start: then all is done again
+    assert_same(limited.resume(), mixed)
+    assert_same(bures.load(path, target=BANANA).resume(), mixed)
+
+
+def test_a_mixture_can_be_stopped_and_killed_between_rounds(mixed, tmp_path):
+    class Killed(BaseException):
+        pass
+
+    def callback(step, q, info):
+        if step == 4:
+            assert q.num_components >= 1 and 0 < info["ness"] <= 1
+            raise Killed
+
+    options = dict(key=KEY, family=bures.Mixture())
+    with pytest.raises(Killed):
+        bures.fit(BANANA, checkpoint=tmp_path / "fit", every=0, callback=callback, **options)
+    kept = bures.load(tmp_path / "fit", target=BANANA)
+    assert kept.outcome is Outcome.INTERRUPTED and kept.num_steps == 4
+    again = kept.resume(callback=lambda step, q, info: step == 7)
+    assert again.outcome is Outcome.INTERRUPTED and again.num_steps == 7
+    assert_same(again.resume(), mixed)
+    assert mixed.record.pause is None and again.resume(num_steps=2).num_steps == 9  # other steps, from here
+
+
+def test_an_interrupt_within_a_round_goes_on_from_the_last_one(mixed, monkeypatch):
+    calls, draw = [], rounds.draw_batch
+
+    def interrupted(*arguments):
+        batch = draw(*arguments)
+        calls.append(1)
+        if len(calls) == 6:
+            raise KeyboardInterrupt
+        return batch
+
+    monkeypatch.setattr(rounds, "draw_batch", interrupted)
+    half = bures.fit(BANANA, key=KEY, family=bures.Mixture())
+    assert half.outcome is Outcome.INTERRUPTED and half.num_steps == 5 and half.record.cut_evaluations > 0
+    whole = half.resume()
+    leaves = [jax.tree.leaves((fit.approximation, fit.trace, fit.path, fit.draws().log_p)) for fit in (whole, mixed)]
+    assert all(np.array_equal(*pair) for pair in zip(*leaves, strict=True))
+    assert sum(whole.evaluations) == sum(mixed.evaluations) + half.record.cut_evaluations
+
+
+@pytest.fixture(scope="module")
+def paused(tmp_path_factory):
+    path = tmp_path_factory.mktemp("paused") / "fit"
+    bures.fit(BANANA, key=KEY, family=bures.Mixture(), max_evaluations=8000, checkpoint=path)
+    return unpack(path, ("5",))
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("counts", lambda x: x[:3]),
+        ("counts", lambda x: -x),
+        ("lengths", lambda x: x + 1),
+        ("generator", lambda x: x + np.uint64(2**40)),
+        ("rounds", lambda x: x[1:]),
+        ("z", lambda x: x * np.nan),
+        ("z", lambda x: x.astype(np.float32)),
+        ("log_p", lambda x: x + 1),
+        ("score", lambda x: x[:-1]),
+        ("sizes", lambda x: x * 2),
+        ("q_0.chols", lambda x: -x),
+        ("proposal_0.means", lambda x: x[:, :-1]),
+        ("unknown", None),
+    ],
+)
+def test_a_pause_that_does_not_hold_together_is_refused(name, change, paused, tmp_path):
+    (version, description, arrays), path = paused, tmp_path / "fit"
+    name = f"pause/{name}"
+    arrays = dict(arrays) | {name: np.zeros(3) if change is None else change(arrays[name])}
+    arrays.pop("description", None)
+    path.write_bytes(pack(version, json.dumps(description), arrays))
+    with pytest.raises(FileError):
+        bures.load(path, target=BANANA)
 
 
 def slow_density(seconds):

@@ -1,4 +1,4 @@
-"""A process that fits one model after another does not grow: models go with their data, and free memory is given back."""
+"""One model after another in one process: they go with their data, and free memory is given back."""
 
 import ctypes
 import gc

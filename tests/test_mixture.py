@@ -175,8 +175,6 @@ def test_bad_input_is_refused_with_the_reason():
         bures.Mixture(max_components=0)
     with pytest.raises(ValueError, match="LowRank"):
         bures.fit(lambda z: -z @ z, dim=500, key=jax.random.key(0), family=bures.Mixture())
-    with pytest.raises(ValueError, match="callback"):
-        bures.fit(two_modes(), key=jax.random.key(0), family=bures.Mixture(), callback=print)
     for bad, name in (
         ((np.zeros(2), MEANS, CHOLS), "log_shares"),
         ((np.zeros(3), MEANS, -CHOLS), "chols"),

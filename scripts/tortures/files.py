@@ -93,7 +93,9 @@ def _honest(folder: Path, target: Any, short: bool) -> list[Path]:
         paths.append(folder / f"{name}.fit")
     if not short:
         bures.fit(target, key=key, checkpoint=folder / "checkpoint.fit", max_evaluations=6000)
-        paths.append(folder / "checkpoint.fit")
+        stop = lambda step, q, info: step == 2  # noqa: E731
+        bures.fit(target, key=key, family=bures.Mixture(), checkpoint=folder / "rounds.fit", callback=stop)
+        paths += [folder / "checkpoint.fit", folder / "rounds.fit"]
     return paths
 
 

@@ -65,11 +65,32 @@ class Static:
             return True
         return isinstance(other, Static) and self.structure == other.structure and self.leaves == other.leaves
 
+    def strong(self) -> "Static":
+        """With the functions themselves where there are weak references to them."""
+        if not any(isinstance(leaf, Weak) for leaf in self.leaves):
+            return self
+        return Static(self.structure, [leaf._function() if isinstance(leaf, Weak) else leaf for leaf in self.leaves])
+
     def combine(self, arrays: list[Any]) -> Any:
         """The arguments, with their arrays back in their places."""
         given = iter(arrays)
         leaves = [next(given) if leaf is None else leaf for leaf in self.leaves]
         return jax.tree.unflatten(self.structure, leaves)
+
+
+@jax.tree_util.register_pytree_node_class
+class _Beside:
+    """What a program returns besides arrays."""
+
+    def __init__(self, static: Static):
+        self.static = static
+
+    def tree_flatten(self) -> tuple[tuple[()], Static]:
+        return (), self.static
+
+    @classmethod
+    def tree_unflatten(cls, static: Static, _: Any) -> "_Beside":
+        return cls(static)
 
 
 def split(arguments: Any) -> tuple[Static, list[Any], tuple[Any, ...]]:
@@ -132,8 +153,10 @@ class Programs:
 def compiled(function: Callable) -> Callable:
     """Like `equinox.filter_jit`: arrays are traced, all else is static; but functions are not kept alive."""
 
-    def run(static: Static, arrays: list[Any]) -> Any:
-        return function(*static.combine(arrays))
+    def run(static: Static, arrays: list[Any]) -> tuple[list[Any], _Beside]:
+        leaves, structure = jax.tree.flatten(function(*static.combine(arrays)))
+        beside = Static(structure, [None if eqx.is_array(leaf) else leaf for leaf in leaves])
+        return [leaf for leaf in leaves if eqx.is_array(leaf)], _Beside(beside)
 
     programs = Programs(run)
 
@@ -143,9 +166,9 @@ def compiled(function: Callable) -> Callable:
         static, arrays, owners = split(bare)
         program = programs.of(owners, static, arrays)
         before = program._cache_size()
-        found = program(static, arrays)
+        found, beside = program(static, arrays)
         if program._cache_size() > before:
             give_back_memory()  # what compiling took
-        return found
+        return beside.static.strong().combine(found)
 
     return call

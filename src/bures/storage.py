@@ -39,6 +39,7 @@ from bures.stored import (
     check_views,
     make_part,
 )
+from bures.stored_pause import arrays_of, pause_of
 from bures.target import Target, as_target
 
 _VERSION = 5
@@ -115,6 +116,7 @@ def _arrays(fit: Fit) -> dict[str, Any]:
         **_numbered("carry", _without_approximations(fit.loop)),
         **_numbered("start_modes", fit.record.modes),
         **({} if scale is None else {"scale.mean": scale.mean, "scale.chol": scale.chol}),
+        **arrays_of(fit.record.pause),
     }
 
 
@@ -225,6 +227,7 @@ def _rebuild_fit(
         record=_rebuild_record(description, arrays, target.dim),
     )
     check_fit(fit, version)
+    fit.record.pause = pause_of(fit, arrays)
     if "log_p" in arrays:
         _restore_judgement(fit, description, arrays)
         check_draws(fit)

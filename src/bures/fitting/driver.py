@@ -29,7 +29,7 @@ from bures.fitting.defaults import (
 )
 from bures.fitting.limits import Limits
 from bures.fitting.milestones import is_checkpoint, is_milestone, next_checkpoint
-from bures.fitting.mixture import begin_mixture, check_mixture_dim, run_rounds, weigh_modes
+from bures.fitting.mixture import begin_mixture, check_mixture_dim, resume_rounds, run_rounds, weigh_modes
 from bures.fitting.progress import progress_bar
 from bures.fitting.result import Callback, Fit, Plan, Record
 from bures.geometry import AbstractGeometry, Whitened
@@ -172,10 +172,6 @@ def _fit_mixture(
     limits: Limits,
 ) -> Fit:
     """A mixture from nothing: a search for modes, a few steps of a Gaussian, and rounds that add components."""
-    if callback is not None:
-        raise fail(
-            "callback", "left out where a mixture finds its components", callback, "Pass num_steps, or leave it."
-        )
     if is_traced(key, target):
         raise fail("num_steps", "given under jit or vmap", None, "Pass num_steps=1000, say, and init=.")
     evaluator = limits.watch(evaluator_of(target, True))
@@ -199,7 +195,21 @@ def _fit_mixture(
         max_components=family.max_components,
         progress=progress,
         limits=limits,
+        callback=callback,
     )
+    return _judged(result, limits, limits.budget.is_limited)
+
+
+def _resume_mixture(fit: Fit, progress: bool | None, callback: Callback | None, limits: Limits) -> Fit:
+    """The rounds of a mixture from where they were interrupted; all anew if that was before the first could begin."""
+    pause = fit.record.pause
+    assert pause is not None
+    if pause.is_before_start:
+        return _fit_mixture(fit.key, fit.target, Mixture(pause.max_components), progress, callback, limits)
+    evaluator = limits.watch(evaluator_of(fit.target, True, fit.approximation.mean.dtype))
+    record = copy.copy(fit.record)
+    record.judgement, record.elements, record.seconds = None, None, dict(fit.record.seconds)
+    result = resume_rounds(fit, evaluator, record, progress, limits, callback)
     return _judged(result, limits, limits.budget.is_limited)
 
 
@@ -299,6 +309,8 @@ def resume(
         num_steps = check_positive_integer("num_steps", num_steps, "It is the number of further steps.")
     _check_callback(callback, progress)
     limits = Limits(max_seconds, max_evaluations, checkpoint, every)
+    if num_steps is None and fit.record.pause is not None:
+        return _resume_mixture(fit, progress, callback, limits)
     plan = fit.record.plan
     if num_steps is None and (fit.outcome not in CUT_SHORT or (plan is not None and fit.num_steps >= plan.total)):
         return fit

@@ -20,10 +20,10 @@ from bures.fitting.defaults import FULL_RANK_DIM, default_estimator, default_obj
 from bures.fitting.limits import Limits
 from bures.fitting.milestones import is_milestone
 from bures.fitting.progress import progress_bar
-from bures.fitting.result import Fit, Record
+from bures.fitting.result import Callback, Fit, Record
 from bures.geometry import Whitened
 from bures.loop import LoopState, Method, Methods, Trace, advance_on_host, init as init_state
-from bures.mixing import Mixing, Round, fit_mixture
+from bures.mixing import Mixing, Pause, Round, first_pause, fit_mixture
 from bures.mixing.rounds import evaluations_for
 from bures.modes import find_modes
 from bures.objective import IWELBO
@@ -99,50 +99,68 @@ def run_rounds(
     progress: bool | None,
     also: Sequence[Gaussian] = (),
     limits: Limits | None = None,
+    callback: Callback | None = None,
 ) -> Fit:
     """The fit after as many rounds as help; modes may be worth a component, and other Gaussians `also`."""
-    limits = Limits() if limits is None else limits
-    began, before = time.perf_counter(), evaluator.count
-    dtype = evaluator.dtype
-    path: list[tuple[int, Any]] = [(0, _cast(q, dtype))]
-    most = evaluations // max(1, evaluations_for(1) // 100)
-    rounds: list[Round] = []
+    places = [*(in_double(mode.gaussian) for mode in record.modes), *also]
+    begun = first_pause(host_generator(key, _ROUNDS), in_double(q), places, evaluations, max_components)
+    path = [(0, _cast(q, evaluator.dtype))]
+    return _run_from(begun, path, key, target, evaluator, record, progress, limits, callback)
 
-    def result(approximation: GaussianMixture, outcome: Outcome) -> Fit:
-        record.mixed_rounds, record.mixed_evaluations = len(rounds), evaluator.count - before
-        record.seconds["steps"] = time.perf_counter() - began
+
+def resume_rounds(
+    fit: Fit, evaluator: Evaluator, record: Record, progress: bool | None, limits: Limits, callback: Callback | None
+) -> Fit:
+    """The fit of a mixture that was interrupted, gone on with from its last round."""
+    assert record.pause is not None
+    path = [(count, to_host(q)) for count, q in fit.path]
+    return _run_from(record.pause, path, fit.key, fit.target, evaluator, record, progress, limits, callback)
+
+
+def _run_from(
+    begun: Pause,
+    path: list[tuple[int, Any]],
+    key: Key[Array, ""],
+    target: Target,
+    evaluator: Evaluator,
+    record: Record,
+    progress: bool | None,
+    limits: Limits | None,
+    callback: Callback | None,
+) -> Fit:
+    keeps, limits = limits is not None, Limits() if limits is None else limits
+    began, before, spent = time.perf_counter(), evaluator.count, record.seconds.get("steps", 0.0)
+    dtype, cut = evaluator.dtype, record.cut_evaluations
+    most = (begun.left + begun.drawn) // max(1, evaluations_for(1) // 100)
+
+    def result(approximation: GaussianMixture, rounds: Sequence[Round], pause: Pause | None, outcome: Outcome) -> Fit:
+        record.mixed_rounds, record.mixed_evaluations = len(rounds), sum(each.draws for each in rounds)
+        record.cut_evaluations = cut + evaluator.count - before - (record.mixed_evaluations - begun.drawn)
+        record.seconds["steps"] = spent + time.perf_counter() - began
+        record.pause = pause if keeps else None
         return _fit_of_rounds(key, target, _cast(approximation, dtype), rounds, path, outcome, record)
 
-    with progress_bar(progress, most, 0) as report, one_blas_thread(target.dim):
+    with progress_bar(progress, most, len(begun.rounds)) as report, one_blas_thread(target.dim):
 
-        def note(count: int, round: Round, now: GaussianMixture) -> None:
-            report(count, _trace([round], dtype))
-            rounds.append(round)
+        def note(pause: Pause) -> bool:
+            count, entry, now = len(pause.rounds), _trace(pause.rounds[-1:], dtype), _cast(pause.q, dtype)
+            report(count, entry)
             if is_milestone(count):
-                path.append((count, _cast(now, dtype)))
+                path.append((count, now))
             if limits.is_due():
-                limits.write(result(now, Outcome.INTERRUPTED))
+                limits.write(result(now, pause.rounds, pause, Outcome.INTERRUPTED))
+            info = {name: entry[name][-1].item() for name in entry.names}
+            return callback is not None and bool(callback(count, to_device(now), info))
 
         try:
-            found = fit_mixture(
-                host_generator(key, _ROUNDS),
-                evaluator,
-                in_double(q),
-                [*(in_double(mode.gaussian) for mode in record.modes), *also],
-                evaluations=evaluations,
-                max_components=max_components,
-                report=note,
-            )
+            found = fit_mixture(host_generator(key, _ROUNDS), evaluator, begun, note)
         except BudgetSpent:  # before the end of the first round
             if not limits.budget.is_limited:
                 raise
-            found = Mixing(q, (), False, True)
-    rounds[:] = found.rounds
-    cut_short = found.interrupted or limits.ended
-    return result(
-        found.approximation,
-        limits.outcome if cut_short else Outcome.CONVERGED if found.settled else Outcome.MAX_STEPS,
-    )
+            found = Mixing(begun.q, (), False, begun)
+    pause = begun if limits.ended else found.pause
+    ended = Outcome.CONVERGED if found.settled else Outcome.MAX_STEPS
+    return result(found.approximation, found.rounds, pause, ended if pause is None else limits.outcome)
 
 
 def _fit_of_rounds(

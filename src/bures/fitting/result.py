@@ -20,6 +20,7 @@ from bures.family import AbstractApproximation, Gaussian
 from bures.fitting.defaults import default_methods
 from bures.fitting.judgement import Judgement, judge
 from bures.loop import LoopState, Method, Methods, State, Trace
+from bures.mixing import Pause
 from bures.outcome import Outcome
 from bures.rows.stream import affordable_draws, rows_read_of
 from bures.rows.subsampled import RowsUse
@@ -90,6 +91,7 @@ class Record:
         plan: Plan | None = None,
         probes: Any = None,
         rows: RowsUse | None = None,
+        pause: Pause | None = None,
     ):
         self.start_evaluations, self.modes, self.scale = start_evaluations, modes, scale
         self.grows = grows  # whether late steps take more draws, as those of the default method on the host do
@@ -99,6 +101,7 @@ class Record:
         self.refinement = refinement
         self.cut_evaluations = cut_evaluations  # of steps that were begun when a limit, or the user, ended the fit
         self.plan = plan
+        self.pause = pause  # where the rounds of a mixture go on, if they were interrupted
         self.rows = rows  # what a fit by batches of rows has read, and where it is
         self.probes = probes  # points and their log densities, by which files recognise the target
         self.elements: Any = None  # the judgement's draws in the model's own variables: see bures.looking
@@ -208,7 +211,8 @@ class Fit(eqx.Module):
             return record.judgement
         began, compiled = time.perf_counter(), evaluator.compile_seconds
         read = rows_read_of(self.target)
-        allowed = _search_evaluations(record.start_evaluations, self._cost.log_densities)
+        steps = self._cost.log_densities - record.cut_evaluations  # as of a fit that was not interrupted
+        allowed = _search_evaluations(record.start_evaluations, steps)
         record.judgement = judge(
             self.key,
             self.approximation,
@@ -382,7 +386,7 @@ class Fit(eqx.Module):
         """The fit after `num_steps` more steps, bit for bit what an uninterrupted fit would have been.
 
         Without `num_steps` a fit that was interrupted, met a limit or was loaded from a checkpoint goes on to where it
-        would have ended by itself. `limits` are `max_seconds`, `max_evaluations`, `checkpoint` and `every`, as for
+        would have ended by itself; a mixture by its rounds. `limits` are `max_seconds`, `max_evaluations`, `checkpoint` and `every`, as for
         `bures.fit`; they count what is done from here on.
         """
         from bures.fitting.driver import resume

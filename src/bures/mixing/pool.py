@@ -6,6 +6,7 @@ pool costs no evaluation.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -35,10 +36,13 @@ class Batch:
 class Pool:
     """The latest batches, at most `capacity` draws of them."""
 
-    def __init__(self, capacity: int):
+    def __init__(self, capacity: int, batches: Sequence[Batch] = ()):
         self.capacity = capacity
-        self.batches: list[Batch] = []
-        self._table: list[list[np.ndarray]] = []  # log density of each proposal at the draws of each batch
+        self.batches = list(batches)
+        # The log density of each proposal at the draws of each batch.
+        self._table = [[row.proposal.log_density(each.z) for each in self.batches] for row in self.batches]
+        if self.batches:
+            self._join()
 
     def add(self, batch: Batch) -> None:
         """A batch more, and the oldest ones no more where there are too many."""

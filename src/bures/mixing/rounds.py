@@ -12,7 +12,7 @@ from bures.family.mixture import GaussianMixture
 from bures.mixing import bound
 from bures.mixing.growing import grow
 from bures.mixing.moving import Moved, with_tails
-from bures.mixing.pool import Pool, draw_batch
+from bures.mixing.pool import Batch, Pool, draw_batch
 
 _DRAWS, _DRAWS_PER_DIMENSION, _DRAWN_SHARE = 300, 10, 0.1  # of a round: at the least, and of those in the pool
 _POOL = 10_000  # draws that are kept
@@ -46,13 +46,36 @@ class Round(NamedTuple):
     smallest: float  # eigenvalue of a component's covariance
 
 
+class Pause(NamedTuple):
+    """A fit between two rounds: all that the next one depends on, so that it goes on as if there had been no pause."""
+
+    q: GaussianMixture
+    doubtful: GaussianMixture | None  # with a component that did not surely help
+    kept: tuple[GaussianMixture, ...]  # the last ones
+    places: tuple[Gaussian, ...]  # that may be worth a component
+    batches: tuple[Batch, ...]  # of the pool
+    rounds: tuple[Round, ...]
+    left: int  # evaluations
+    idle: int  # draws since the last new component
+    drawn: int
+    checking: bool  # whether the next round only checks
+    expected: float  # the deficit that it should see
+    max_components: int
+    generator: dict[str, Any]  # the state of NumPy's
+
+    @property
+    def is_before_start(self) -> bool:
+        """Whether the search for where to begin was ended: there is nothing to go on with."""
+        return not self.rounds and self.left == 0
+
+
 class Mixing(NamedTuple):
     """A fitted mixture, its rounds, and why there are no more of them."""
 
     approximation: GaussianMixture
     rounds: tuple[Round, ...]
     settled: bool  # nothing helps any more; else the evaluations were spent
-    interrupted: bool = False
+    pause: Pause | None = None  # where it goes on, if it was interrupted
 
 
 def evaluations_for(dim: int) -> int:
@@ -61,30 +84,39 @@ def evaluations_for(dim: int) -> int:
     return int(np.clip(_EVALUATIONS_PER_DIMENSION * dim, _LEAST_EVALUATIONS, most))
 
 
+def first_pause(
+    rng: np.random.Generator,
+    start: GaussianMixture,
+    places: Sequence[Gaussian],
+    evaluations: int,
+    max_components: int | None,
+) -> Pause:
+    """Before the first round; `places` are Gaussians of modes that may be worth a component."""
+    most, state = max_components or _MOST_COMPONENTS, rng.bit_generator.state
+    return Pause(start, None, (), tuple(places), (), (), evaluations, 0, 0, False, 0.0, most, dict(state))
+
+
 def fit_mixture(
     rng: np.random.Generator,
     evaluator: Any,
-    start: GaussianMixture,
-    places: Sequence[Gaussian],
-    *,
-    evaluations: int,
-    max_components: int | None,
-    report: Callable[[int, Round, GaussianMixture], Any] = lambda *_: None,
+    begun: Pause,
+    report: Callable[[Pause], Any] = lambda _: None,
 ) -> Mixing:
-    """Rounds from a start; `places` are Gaussians of modes that may be worth a component."""
-    run = _Run(rng, evaluator, start, places, evaluations, max_components or _MOST_COMPONENTS)
-    interrupted = False
+    """Rounds from a pause, by a generator of its kind; they end if `report` says so after one of them."""
+    run = _Run(rng, evaluator, begun)
+    pause, stopped, interrupted = begun, False, False
     try:
         with np.errstate(all="ignore"):
-            while not run.ended:
-                seen = run.round()
-                report(len(run.rounds), seen, run.q)
+            while not run.ended and not stopped:
+                run.round()
+                pause = run.pause()
+                stopped = bool(report(pause)) and not run.ended
     except KeyboardInterrupt:
-        if run.now is None:
+        if not pause.rounds:
             raise
         interrupted = True
     with np.errstate(all="ignore"):
-        return Mixing(run.best(), tuple(run.rounds), run.settled, interrupted)
+        return Mixing(run.best(), pause.rounds, run.settled, pause if stopped or interrupted else None)
 
 
 def _ness(w: np.ndarray, drawn: np.ndarray) -> float:
@@ -95,15 +127,20 @@ def _ness(w: np.ndarray, drawn: np.ndarray) -> float:
 class _Run:
     """One fit: its pool, its present mixture and the rounds so far."""
 
-    def __init__(self, rng, evaluator, start, places, evaluations, max_components):
-        self.rng, self.evaluator, self.q, self.places = rng, evaluator, start, list(places)
-        self.left, self.max_components = evaluations, max_components
-        self.pool, self.rounds, self.idle, self.drawn = Pool(_POOL), [], 0, 0
-        self.checking, self.expected = False, 0.0
-        self.now: Moved | None = None
+    def __init__(self, rng: np.random.Generator, evaluator: Any, begun: Pause):
+        self.rng, self.evaluator = rng, evaluator
+        rng.bit_generator.state = begun.generator
+        self.q, self.doubtful, self.kept, self.places = begun.q, begun.doubtful, begun.kept, begun.places
+        self.rounds, self.left, self.idle, self.drawn = list(begun.rounds), begun.left, begun.idle, begun.drawn
+        self.checking, self.expected, self.max_components = begun.checking, begun.expected, begun.max_components
+        self.pool = Pool(_POOL, begun.batches)
         self.settled = False
-        self.doubtful: GaussianMixture | None = None
-        self.kept: list[GaussianMixture] = []
+
+    def pause(self) -> Pause:
+        """What the next round depends on."""
+        parts = self.q, self.doubtful, self.kept, self.places, tuple(self.pool.batches), tuple(self.rounds)
+        counts = self.left, self.idle, self.drawn, self.checking, self.expected, self.max_components
+        return Pause(*parts, *counts, dict(self.rng.bit_generator.state))
 
     @property
     def draws(self) -> int:
@@ -153,9 +190,8 @@ class _Run:
                 now, self.doubtful = (growth.tried, None) if helps else (now, growth.tried.q)
         self.idle = 0 if helps else self.idle + n
         large = now.q.log_shares > math.log(_SMALLEST_SHARE)
-        self.now = now if np.all(large) else now.without(large)
-        self.q = self.now.q
-        self.kept = [*self.kept[-3:], self.q]
+        self.q = now.q if np.all(large) else now.without(large).q
+        self.kept = (*self.kept[-3:], self.q)
         self.drawn += n
         if self.checking:
             self.settled = not helps and seen.deficit < _CONFIRMED * self.expected + _ENOUGH
