@@ -77,14 +77,48 @@ def polar_rotation(matrix: Float[Array, "dim dim"]) -> Float[Array, "dim dim"]:
 
 
 def _solve_lower_on_host(chol: np.ndarray, right: np.ndarray) -> np.ndarray:
-    return _trsm(chol.dtype.char)(1.0, chol, right, lower=1)
+    return _blas("trsm", chol.dtype.char)(1.0, chol, right, lower=1)
 
 
 @functools.cache
-def _trsm(kind: str) -> Any:
+def _blas(name: str, kind: str) -> Any:
     from scipy.linalg import blas  # here: the import takes a tenth of a second
 
-    return blas.get_blas_funcs("trsm", dtype=kind)
+    return blas.get_blas_funcs(name, dtype=kind)
+
+
+_TRIANGULAR = 100  # from this dimension on, half of the work is worth a call of its own
+
+
+def _is_triangular_work(chol: AnyArray, rows: AnyArray) -> bool:
+    same = on_host(chol, rows) and chol.dtype == rows.dtype and chol.dtype.char in "fd"
+    return same and rows.ndim == 2 and chol.shape[0] >= _TRIANGULAR
+
+
+def times_lower(
+    chol: Float[AnyArray, "dim dim"], rows: Float[AnyArray, "*n dim"], *, transposed: bool = False
+) -> Float[AnyArray, "*n dim"]:
+    """`chol` or its transpose times each row, `chol` lower triangular: on the host without the half that is zero."""
+    if not _is_triangular_work(chol, rows):
+        return rows @ (chol if transposed else chol.T)
+    # Fortran's order: what it sees of our rows is their transpose, and of a lower factor an upper one.
+    return _blas("trmm", chol.dtype.char)(1.0, chol.T, rows.T, lower=0, trans_a=0 if transposed else 1).T
+
+
+def solve_lower_transposed(
+    chol: Float[AnyArray, "dim dim"], rows: Float[AnyArray, "n dim"]
+) -> Float[AnyArray, "n dim"]:
+    """`chol⁻ᵀ` times each row."""
+    if not _is_triangular_work(chol, rows):
+        return rows @ inverse_lower(chol)
+    return _blas("trsm", chol.dtype.char)(1.0, chol.T, rows.T, lower=0).T
+
+
+def whiten_matrix(chol: Float[AnyArray, "dim dim"], matrix: Float[AnyArray, "dim dim"]) -> Float[AnyArray, "dim dim"]:
+    """`cholᵀ matrix chol`, of a symmetric matrix."""
+    if not _is_triangular_work(chol, matrix):
+        return chol.T @ matrix @ chol
+    return times_lower(chol, times_lower(chol, matrix, transposed=True).T, transposed=True)
 
 
 @_or_on_host(_solve_lower_on_host)

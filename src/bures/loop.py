@@ -229,7 +229,10 @@ class LoopState(NamedTuple):
     @classmethod
     def start(cls, state: State) -> "LoopState":
         """Before the first step."""
-        return _start(state) if on_host(state.approximation.mean) else _compiled_start(state)
+        if not on_host(state.approximation.mean):
+            return _compiled_start(state)
+        with one_blas_thread(_matrix_dim(state.approximation)):
+            return _start(state)
 
     @property
     def settled(self) -> Bool[AnyArray, ""]:

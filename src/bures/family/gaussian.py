@@ -111,7 +111,7 @@ class Gaussian(AbstractApproximation):
 
     def push(self, noise: Float[AnyArray, "*n dim"]) -> Float[AnyArray, "*n dim"]:
         """The map m + L ε from standard normal noise to draws."""
-        return self.mean + noise @ self.chol.T
+        return self.mean + linalg.times_lower(self.chol, noise.reshape(-1, self.dim)).reshape(noise.shape)
 
     def whiten(self, z: Float[AnyArray, "*n dim"]) -> Float[AnyArray, "*n dim"]:
         """The inverse of `push`: L⁻¹ (z − m)."""
@@ -133,7 +133,7 @@ class Gaussian(AbstractApproximation):
 
     def precision_times_noise(self, noise: Float[AnyArray, "n dim"]) -> Float[AnyArray, "n dim"]:
         """Σ⁻¹ (z − m) = L⁻ᵀ ε."""
-        return noise @ linalg.inverse_lower(self.chol)
+        return linalg.solve_lower_transposed(self.chol, noise)
 
     def as_gaussian(self) -> "Gaussian":
         """Itself."""
@@ -171,7 +171,8 @@ class Gaussian(AbstractApproximation):
 
     def gradient_norm(self, estimate):
         xp = namespace(self.mean)
-        return xp.sqrt((estimate.a**2).sum() + ((linalg.symmetrise(estimate.S) @ self.chol) ** 2).sum())
+        along = linalg.times_lower(self.chol, linalg.symmetrise(estimate.S), transposed=True)
+        return xp.sqrt((estimate.a**2).sum() + (along**2).sum())
 
     def transport(self, estimate, step_size, clip):
         mean, chol, clipped = moves.transport(self.mean, self.chol, estimate, step_size, clip)

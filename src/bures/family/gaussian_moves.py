@@ -107,11 +107,11 @@ def whitened_step(
     move = vectors @ (move / larger(overshoot, 1))
     mean = mean + chol @ move
     root = xp.concatenate([vectors * xp.sqrt(widening / narrowing), (settings.doubt * move)[:, None]], axis=1)
-    moved = linalg.cholesky_of_square(chol @ root)
+    moved = linalg.cholesky_of_square(linalg.times_lower(chol, root.T).T)
 
     share = pick(stale, 1.0, gain)
     a, S = state.a + share * (a - state.a), state.S + share * (S - state.S)
-    average = _whiten(a, S, chol)
+    average = tuple(old + share * (new - old) for old, new in zip(average, gradient, strict=True))
     size = state.size + larger(share, settings.memory) * (size - state.size)
     gap = _nats(average, average) + gain * size / 2
     return mean, moved, WhitenedState(a, S, size, mean_A, delay, gap), StepReport(clipped, gain, gap)
@@ -119,7 +119,7 @@ def whitened_step(
 
 def _whiten(a: Vector, S: Matrix, chol: Matrix) -> tuple[AnyArray, AnyArray]:
     """The affine map z ↦ a + S (z − m) in the coordinates where q is standard normal."""
-    return chol.T @ a, chol.T @ S @ chol
+    return chol.T @ a, linalg.whiten_matrix(chol, S)
 
 
 def _nats(one: tuple[AnyArray, AnyArray], other: tuple[AnyArray, AnyArray]) -> Float[AnyArray, ""]:
