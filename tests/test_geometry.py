@@ -20,7 +20,10 @@ from problems import (
 import bures
 from bures.arrays import to_host
 from bures.engine import Evaluator
+from bures.family import gaussian_moves
+from bures.loop import Method, State, take_step
 from bures.target.blocks import largest_array
+from bures.threads import one_blas_thread
 
 DECAY = optax.exponential_decay(0.1, 100, 0.3)
 # The last entry is the error left after 500 steps: scores of the log weight vanish at the optimum, so that most get
@@ -336,6 +339,54 @@ def test_whitened_mean_steps_stay_in_the_trust_region():
     new, _, move = geometry.step(estimate, q, geometry.init(q))
     assert bool(move.clipped)
     np.testing.assert_allclose(np.linalg.norm(q.whiten(new.mean)), 0.7, rtol=1e-8)
+
+
+@pytest.mark.parametrize("objective", [bures.ELBO(), bures.VRIWAE(K=5, alpha=0.9)])
+def test_whitened_widens_faster_where_steps_agree(objective):
+    """From scales 2⁻²⁰ of the target's, twofold variances alone would take 40 steps; up to 50 dimensions they do."""
+    steps = {}
+    for dim in (50, 60):
+        target = bures.Target(lambda z: -jnp.sum(z**2) / 2, dim)
+        q = to_host(bures.Gaussian(jnp.zeros(dim), 2.0**-20 * jnp.eye(dim)))
+        method = Method(objective, bures.Stein(M=600, draws="antithetic"), bures.Whitened())
+        state, evaluator = State(q, method.geometry.init(q)), Evaluator(target)
+        rng = np.random.default_rng(0)
+        steps[dim] = 0
+        with one_blas_thread():
+            while steps[dim] < 60 and np.mean(np.square(state.approximation.chol)) * dim < 0.5:
+                state, info = take_step(rng, state, evaluator, method)
+                steps[dim] += 1
+                assert info.finite
+    assert 38 <= steps[50] <= 44
+    assert steps[60] <= 24
+
+
+def test_whitened_widens_further_only_where_an_earlier_slope_said_so():
+    slopes, earlier = np.array([0.1, 0.9, 0.9, 2.0]), np.diag([0.9, 0.9, 0.1, 2.0])
+    widened = gaussian_moves._widened(1 + np.minimum(slopes, 1), np.float64(4), slopes, np.eye(4), earlier)
+    series = sum(0.9**k for k in range(5))  # of 1 / (1 − 0.9), as many terms as the stride and one
+    np.testing.assert_allclose(widened, [1.1, series, 1.9, 5.0], rtol=1e-12)
+
+
+def test_whitened_steps_in_many_dimensions_are_the_same_in_numpy_and_jax():
+    """Twelve steps from far away and far too narrow, limits and all."""
+    dim = 60
+    target = bures.Target(lambda z: -jnp.sum((z - 30) ** 2) / 2 - jnp.sum(z[1:] * z[:-1]) / 5, dim)
+    method = Method(bures.ELBO(), bures.Stein(M=300), bures.Whitened())
+    noise = np.random.default_rng(1).standard_normal((12, 300, 1, dim))
+    ends = []
+    for convert, through in ((np.asarray, Evaluator(target)), (jnp.asarray, target)):
+        q = jax.tree.map(convert, bures.Gaussian(jnp.zeros(dim), 1e-3 * jnp.eye(dim)))
+        memory, delays = method.geometry.init(q), []
+        with one_blas_thread():
+            for draws in noise:
+                estimate = method.estimator.estimate(convert(draws), q, through, method.objective)
+                q, memory, _ = method.geometry.step(estimate, q, memory)
+                delays.append(float(memory.delay))
+        assert min(delays) < 0
+        ends.append(jax.tree.map(np.asarray, q))
+    np.testing.assert_allclose(ends[0].mean, ends[1].mean, rtol=1e-6)
+    np.testing.assert_allclose(ends[0].chol, ends[1].chol, atol=1e-6)
 
 
 def test_whitened_does_not_depend_on_the_scale_of_the_coefficients():

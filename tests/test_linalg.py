@@ -60,3 +60,29 @@ def test_vmap_runs_them_in_sequence(factorise):
     assert "while" in str(jax.make_jaxpr(jax.vmap(factorise))(matrices)) or "scan" in str(
         jax.make_jaxpr(jax.vmap(factorise))(matrices)
     )
+
+
+@pytest.mark.parametrize("dim", [5, 130])
+def test_triangular_products_are_the_products(dim):
+    """In 130 dimensions by BLAS's triangular routines, in 5 and in JAX as they stand."""
+    rng = np.random.default_rng(dim)
+    chol, rows = np.tril(rng.standard_normal((dim, dim))) + 2 * dim * np.eye(dim), rng.standard_normal((7, dim))
+    matrix = rng.standard_normal((dim, dim))
+    matrix = matrix + matrix.T
+    wanted = {
+        "times": rows @ chol.T,
+        "transposed": rows @ chol,
+        "solved": rows @ np.linalg.inv(chol),
+        "whitened": chol.T @ matrix @ chol,
+    }
+    for convert in (np.asarray, jnp.asarray):
+        c, r, m = (convert(each) for each in (chol, rows, matrix))
+        found = {
+            "times": linalg.times_lower(c, r),
+            "transposed": linalg.times_lower(c, r, transposed=True),
+            "solved": linalg.solve_lower_transposed(c, r),
+            "whitened": linalg.whiten_matrix(c, m),
+        }
+        for name, value in found.items():
+            np.testing.assert_allclose(value, wanted[name], rtol=1e-10, atol=1e-10, err_msg=name)
+            assert isinstance(value, np.ndarray) is (convert is np.asarray)

@@ -23,6 +23,7 @@ from bures.integrable import refuse_improper
 from bures.loop import Method, State, take_step
 from bures.objective import ELBO
 from bures.search import Evaluate, Summit, ascend
+from bures.smoothed import climb_smoothed
 from bures.start import Start, first_point
 from bures.target import Target
 from bures.threads import one_blas_thread
@@ -35,6 +36,7 @@ _WIDTHS = (0.1, 0.3, 1.0)  # standard deviations to look at for curvature, one a
 _FIRST_SCALE = 1e-3
 _STEPS = Method(ELBO(), Stein(M=_DRAWS), Whitened())
 _FIRST_STEPS, _MORE_STEPS = 8, 10  # from every place, and from those that are ahead or promise most
+_SETTLING = 6  # from where a climb of the bound has ended
 _AHEAD = (0, 5, 10)  # steps for which a rise of the bound may go on: far below, it is fastest, and misleads
 _BLOCK, _BLOCKS = 24, 4  # vectors of a block of Lanczos' method, and blocks
 _MOST_COLUMNS = 48
@@ -75,17 +77,25 @@ def find_start_in_factors(
     """The best of some diagonal Gaussians on the way from the target's initial point up.
 
     What a search for modes has found takes part, and is returned if it is ahead as it is; at once if its log weights
-    are even already. With `dense` all of the curvature is looked at there, d × d numbers, instead of a few directions,
-    and the start says what a low-rank Gaussian would leave out.
+    are even already. With `dense` a climb of the mean-field bound comes first, and is enough if it arrives; and all of
+    the curvature is looked at, d × d numbers, instead of a few directions, so that the start says what a low-rank
+    Gaussian would leave out.
     """
     if searched is not None and searched.variance < _EVEN:
         return searched
     with np.errstate(all="ignore"), one_blas_thread():
         point = first_point(rng, target, evaluator)
+        smoothed = climb_smoothed(rng, evaluator, point) if dense else None
+        if smoothed is not None and smoothed.arrived:
+            found = _begin_smoothed(rng, target, evaluator, point, smoothed.approximation, searched)
+            if found is not None:
+                return found
         ways, top = _climb(evaluator.value_and_score, point)
         places = [_Place(_begin(rng, evaluator, way)) for way in ways]
         if top is not None and target.dim <= _CHECKED_DIM and searched is None:
             _refuse_improper(rng, target, evaluator, top, places[-1].state.approximation.scale, point)
+        if smoothed is not None:
+            places.insert(0, _Place(_state(smoothed.approximation)))
         if searched is not None:
             places.append(_Place(_state(MeanField().of(searched.approximation))))
         i, best = _race(rng, evaluator, places)
@@ -97,6 +107,32 @@ def find_start_in_factors(
         q = best.state.approximation
         assert isinstance(q, LowRankGaussian)
         found = _with_curvature(rng, evaluator, q) if dense else _with_directions(rng, evaluator, q)
+    return found if searched is None else found._replace(modes=searched.modes, scale=searched.scale)
+
+
+def _begin_smoothed(
+    rng: np.random.Generator,
+    target: Target,
+    evaluator: Evaluator,
+    point: np.ndarray,
+    q: LowRankGaussian,
+    searched: Start | None,
+) -> Start | None:
+    """All of the curvature where a climb of the mean-field bound has ended, or what was searched if that is ahead.
+
+    None if draws of their own say that the bound is not finite there.
+    """
+    if searched is None:
+        summit = Summit(q.mean, float(evaluator.value(q.mean[None])[0]), np.zeros((0, 0)), np.ones(q.dim), 0.0, 0)
+        _refuse_improper(rng, target, evaluator, summit, q.scale, point)
+    best = _follow(rng, evaluator, _Place(_state(q)), _SETTLING)  # fresh draws: those of the climb are not independent
+    if not np.isfinite(best.promise(0)):
+        return None
+    if searched is not None and _bound(rng, evaluator, searched.approximation) > best.promise(0):
+        return searched
+    q = best.state.approximation
+    assert isinstance(q, LowRankGaussian)
+    found = _with_curvature(rng, evaluator, q)
     return found if searched is None else found._replace(modes=searched.modes, scale=searched.scale)
 
 

@@ -10,6 +10,10 @@ from bures.arrays import AnyArray, choose, larger, namespace, pick
 from bures.family.approximation import StepReport
 from bures.field import Estimate
 
+_FEW = 50  # dimensions up to which limits and gains are as they are for all
+_FURTHEST = 1.0  # how far below zero a delay may fall: limits are then four times as wide
+_AGREES = 0.5  # the cosine of two shifts, or the slope along a direction, from which an earlier one says the same
+
 Vector = Float[AnyArray, " dim"]
 Matrix = Float[AnyArray, "dim dim"]
 
@@ -65,7 +69,7 @@ class WhitenedState(NamedTuple):
     S: Float[AnyArray, "dim dim"]
     size: Float[AnyArray, ""]  # the running average of their squared norm
     mean_A: Float[AnyArray, ""]
-    delay: Float[AnyArray, ""]  # 1 / gain − 1
+    delay: Float[AnyArray, ""]  # 1 / gain − 1; below zero after steps that limits held back, one after the other
     gap: Float[AnyArray, ""]
 
     @classmethod
@@ -82,16 +86,18 @@ def whitened_step(
     """A step of `bures.Whitened`, whose fields are the settings."""
     xp = namespace(mean)
     # By the mean of this step alone the quotient would be biased: draws of large weight are in both parts.
-    memory = 1 / (1 + state.delay)
+    delay = larger(state.delay, 0.0)
+    memory = 1 / (1 + delay)
     mean_A = pick(state.mean_A > 0, state.mean_A + memory * (estimate.mean_A - state.mean_A), estimate.mean_A)
     a, S = estimate.a / mean_A, linalg.symmetrise(estimate.S) / mean_A
     shift, whitened = gradient = _whiten(a, S, chol)
     average = _whiten(state.a, state.S, chol)
     size, average_size = _nats(gradient, gradient), _nats(average, average)
     stale = (average_size > settings.stale * size) | (average_size == 0)
-    cosine = _nats(gradient, average) / pick(stale, 1.0, xp.sqrt(size * average_size))
+    inner = _nats(gradient, average)
+    cosine = inner / pick(stale, 1.0, xp.sqrt(size * average_size))
     change = pick(cosine < 0, 1 / xp.sqrt(larger(size, 1)), -cosine / 2)
-    delay = pick(stale, state.delay, larger(state.delay + change, 0.0))
+    delay = pick(stale, delay, larger(delay + change, 0.0))
     gain = 1 / (1 + delay)
 
     values, vectors = linalg.eigh(whitened)
@@ -100,9 +106,21 @@ def whitened_step(
     widening, narrowing = 1 + xp.maximum(-excess, 0), 1 + xp.maximum(excess, 0)
     centre = chol.T @ estimate.entropy_score / mean_A
     move = gain * (vectors.T @ centre + (vectors.T @ (shift - centre)) / narrowing)
+    radius = settings.trust_radius
+    if mean.shape[-1] > _FEW:
+        stride = 4 ** larger(-state.delay, 0.0)
+        widening = choose(stride > 1, lambda: _widened(widening, stride, values, vectors, average[1]), lambda: widening)
+        agreement = _agreement(shift, average[0])
+        radius = radius * pick(agreement > _AGREES, stride, 1.0)
+        if estimate.K == 1:
+            persistent = larger(agreement, 0.0) ** 2
+            move = move * (1 + persistent * delay) + persistent * (vectors.T @ average[0]) / narrowing
     length = xp.sqrt(move @ move)
-    clipped = (length > settings.trust_radius) | (values[-1] > 1)
-    overshoot = length / settings.trust_radius
+    clipped = (length > radius) | (values[-1] > 1)
+    if mean.shape[-1] > _FEW:
+        held = (delay == 0) & (inner > 0) & ((length > settings.trust_radius) | (values[-1] > 1))
+        delay = pick(held, larger(-larger(-state.delay, 0.0) - 0.5, -_FURTHEST), delay)
+    overshoot = length / radius
     narrowing = 1 + (narrowing - 1) / larger(overshoot - settings.far, 1)
     move = vectors @ (move / larger(overshoot, 1))
     mean = mean + chol @ move
@@ -115,6 +133,24 @@ def whitened_step(
     size = state.size + larger(share, settings.memory) * (size - state.size)
     gap = _nats(average, average) + gain * size / 2
     return mean, moved, WhitenedState(a, S, size, mean_A, delay, gap), StepReport(clipped, gain, gap)
+
+
+def _widened(widening: Vector, stride: AnyArray, values: Vector, vectors: Matrix, earlier: Matrix) -> Vector:
+    """What variances are multiplied by where an earlier slope says so, too: more terms of 1 / x = 1 + s + s² + ...
+
+    With two terms, 1 + s, a direction that is far too narrow widens twofold, however often it was seen to be.
+    """
+    xp = namespace(values)
+    says = (vectors * (earlier @ vectors)).sum(axis=0) > _AGREES
+    s = widening - 1
+    series = xp.where(s < 1, (1 - s ** (1 + stride)) / xp.where(s < 1, 1 - s, 1), 1 + stride)
+    return xp.where(says & (values > _AGREES), series, widening)
+
+
+def _agreement(one: Vector, other: Vector) -> Float[AnyArray, ""]:
+    """The cosine of two vectors; 0 if one of them vanishes."""
+    lengths = namespace(one).sqrt((one @ one) * (other @ other))
+    return one @ other / pick(lengths > 0, lengths, 1.0)
 
 
 def _whiten(a: Vector, S: Matrix, chol: Matrix) -> tuple[AnyArray, AnyArray]:

@@ -379,7 +379,7 @@ def _find_start(key: Key[Array, ""], target: Target, evaluator: Evaluator, famil
     if searched is not None and target.dim <= _SEARCHED_DIM:
         start = searched
     else:
-        dense = searched is None and isinstance(family, FullRank) and target.dim <= FULL_RANK_DIM
+        dense = isinstance(family, FullRank) and target.dim <= FULL_RANK_DIM
         start = find_start_in_factors(rng, target, evaluator, searched, dense)
     q = jax.tree.map(lambda part: np.asarray(part, evaluator.dtype), family.of(start.approximation))
     return start._replace(approximation=q, variance=start.variance if isinstance(family, FullRank) else np.inf)
