@@ -348,7 +348,7 @@ def test_whitened_widens_faster_where_steps_agree(objective):
     for dim in (50, 60):
         target = bures.Target(lambda z: -jnp.sum(z**2) / 2, dim)
         q = to_host(bures.Gaussian(jnp.zeros(dim), 2.0**-20 * jnp.eye(dim)))
-        method = Method(objective, bures.Stein(M=600, draws="antithetic"), bures.Whitened())
+        method = Method(objective, bures.Stein(M=1200, draws="antithetic"), bures.Whitened())
         state, evaluator = State(q, method.geometry.init(q)), Evaluator(target)
         rng = np.random.default_rng(0)
         steps[dim] = 0

@@ -201,10 +201,10 @@ class Whitened(AbstractGeometry):
       one, or by one over the gradient's norm where that is more than one: far from the optimum it is not noise that
       turns it. The delay falls by half the cosine when it does not point away: steps are full while gradients agree,
       and average the noise away once only noise is left (Kesten, 1958).
-    - In more than 50 dimensions, while limits hold steps back that agree with those before, the trust radius grows up to
-      fourfold, and variances that are too small along directions that were too narrow before follow more terms of
-      1 / x = 1 + s + s² + ...; and for K = 1 the mean moves further the more its gradient agrees with their average:
-      means of scales in hierarchical models have far to go, in steps that are all too short.
+    - In more than 50 dimensions, while limits hold back steps that agree with those before, the trust radius grows to
+      four times itself, and variances that are too small along directions that were too narrow before follow more
+      terms of 1 / x = 1 + s + s² + ...; and for K = 1 the mean moves further the more its gradient agrees with their
+      average: means of scales in hierarchical models have far to go, in steps that are all too short.
     - While `gap` is large the gradient is that of a larger α if the weights of the tuples are degenerate: see
       `bures.objective.Tempered`.
 
