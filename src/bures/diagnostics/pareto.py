@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+NO_MEAN = 1.0  # k̂ from which a tail has no mean
 ROUNDING = 32  # roundings of log p that a sum over rows adds up to
 
 
@@ -83,14 +84,31 @@ def fit_tail(log_weights: Any, resolution: float | None = None) -> Tail:
 
 
 def smooth_log_weights(log_weights: Any, tail: Tail | None = None) -> np.ndarray:
-    """Pareto-smoothed log weights: the largest replaced by the fitted tail's expected order statistics."""
+    """Pareto-smoothed log weights: the largest replaced by the fitted tail's expected order statistics.
+
+    From k̂ = 1 on these do not exist, and quantiles in their place would give half of the tail the largest weight: then
+    the weights are truncated instead.
+    """
     tail = fit_tail(log_weights) if tail is None else tail
     log_weights = np.asarray(log_weights, np.float64)
     if not tail.order.size:
         return log_weights
+    if tail.k >= NO_MEAN:
+        return truncate_log_weights(log_weights)
     smoothed = log_weights.copy()
     smoothed[tail.order] = expected_log_weights(tail.k, tail.sigma, tail.cutoff, tail.order.size) + tail.top
     return smoothed
+
+
+def truncate_log_weights(log_weights: Float[np.ndarray, "*fits n"]) -> Float[np.ndarray, "*fits n"]:
+    """Log weights of which none is more than √n times the mean (Ionides, 2008).
+
+    >>> np.exp(truncate_log_weights(np.log([1.0, 1.0, 1.0, 97.0]))).round(6).tolist()
+    [1.0, 1.0, 1.0, 50.0]
+    """
+    n, top = log_weights.shape[-1], np.max(log_weights, axis=-1, keepdims=True)
+    mean = top + np.log(np.mean(np.exp(log_weights - top), axis=-1, keepdims=True))
+    return np.minimum(log_weights, mean + math.log(n) / 2)
 
 
 def expected_log_weights(k: Any, sigma: Any, cutoff: Any, size: int) -> Float[np.ndarray, "*fits size"]:

@@ -8,12 +8,14 @@ import numpy as np
 from bures.diagnostics.coverage import Coverage
 from bures.diagnostics.diagnostics import SPLITS, Correction, Diagnostics, weighted_moments
 from bures.diagnostics.pareto import (
+    NO_MEAN,
     ROUNDING,
     expected_log_weights,
     fit_pareto,
     khat_error,
     khat_threshold,
     tail_length,
+    truncate_log_weights,
 )
 from bures.objective import IWELBO
 
@@ -119,6 +121,8 @@ def _tails(relative: np.ndarray, resolution: np.ndarray) -> tuple[np.ndarray, np
     smoothed = relative.copy()
     rows = np.flatnonzero(fitted)[:, None]
     smoothed[rows, places[fitted]] = expected_log_weights(k[fitted], sigma, cutoff[fitted], length)
+    heavy = fitted & (k >= NO_MEAN)
+    smoothed[heavy] = truncate_log_weights(relative[heavy])
     return k, error, smoothed
 
 
