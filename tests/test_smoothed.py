@@ -44,7 +44,7 @@ def test_it_stays_out_of_a_neck():
     assert -1.2 < found.approximation.mean[1] < 0.5, found.approximation.mean[1]
 
 
-def test_a_climb_that_is_still_rising_says_so_and_takes_part_in_the_race():
+def test_a_climb_that_is_still_rising_says_so_and_the_start_is_a_race():
     rng = np.random.default_rng(4)
     scale = 10 ** rng.uniform(-2, 2, DIM)
     mean = 30 * scale * rng.uniform(-1, 1, DIM)

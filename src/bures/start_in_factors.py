@@ -77,7 +77,7 @@ def find_start_in_factors(
     """The best of some diagonal Gaussians on the way from the target's initial point up.
 
     What a search for modes has found takes part, and is returned if it is ahead as it is; at once if its log weights
-    are even already. With `dense` a climb of the mean-field bound comes first, and is enough if it arrives; and all of
+    are even already. With `dense` a climb of the mean-field bound comes first, and is all if it arrives; and all of
     the curvature is looked at, d × d numbers, instead of a few directions, so that the start says what a low-rank
     Gaussian would leave out.
     """
@@ -94,8 +94,6 @@ def find_start_in_factors(
         places = [_Place(_begin(rng, evaluator, way)) for way in ways]
         if top is not None and target.dim <= _CHECKED_DIM and searched is None:
             _refuse_improper(rng, target, evaluator, top, places[-1].state.approximation.scale, point)
-        if smoothed is not None:
-            places.insert(0, _Place(_state(smoothed.approximation)))
         if searched is not None:
             places.append(_Place(_state(MeanField().of(searched.approximation))))
         i, best = _race(rng, evaluator, places)

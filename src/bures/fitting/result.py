@@ -386,8 +386,8 @@ class Fit(eqx.Module):
         """The fit after `num_steps` more steps, bit for bit what an uninterrupted fit would have been.
 
         Without `num_steps` a fit that was interrupted, met a limit or was loaded from a checkpoint goes on to where it
-        would have ended by itself; a mixture by its rounds. `limits` are `max_seconds`, `max_evaluations`, `checkpoint` and `every`, as for
-        `bures.fit`; they count what is done from here on.
+        would have ended by itself; a mixture by its rounds. `limits` are `max_seconds`, `max_evaluations`, `checkpoint`
+        and `every`, as for `bures.fit`; they count what is done from here on.
         """
         from bures.fitting.driver import resume
 
