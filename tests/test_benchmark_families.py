@@ -360,15 +360,15 @@ def test_a_size_that_failed_keeps_no_limit(tmp_path):
     assert "RuntimeError: out of memory" in (tmp_path / "tables.md").read_text()
 
 
-def test_every_run_above_every_other_is_higher_too():
+def test_every_run_above_every_other_is_told_and_not_counted():
     def runs(*elbos):
         return [{"elbo": elbo, "elbo_error": 0.1} for elbo in elbos]
 
     ours, spread = runs(-1.0, -1.1, -1.2, -1.0, -1.1), runs(-23_000.0, -4_800.0, -1_100.0)
     assert not report.is_higher(report.summarise_elbo(ours), report.summarise_elbo(spread))
-    assert report.is_apart(ours, spread) and report.Entry(ours, report.summarise_elbo(ours)).beats(
-        report.Entry(spread, report.summarise_elbo(spread))
-    )
+    entries = [report.Entry(runs, report.summarise_elbo(runs)) for runs in (ours, spread)]
+    assert report.is_apart(ours, spread) and not entries[0].beats(entries[1])
+    assert report._gain(*entries).endswith(" †") and "**" not in report._gain(*entries)
     assert not report.is_apart(ours[:3], spread)  # three and three are apart by chance once in twenty times
     assert not report.is_apart(ours, runs(-23_000.0, -4_800.0, -1.4))  # not by two errors
     assert report.is_apart(ours, [*spread, {"elbo": None, "elbo_error": None}])

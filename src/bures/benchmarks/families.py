@@ -55,6 +55,7 @@ QUICK = {
     "unchanged_rounds": 2,
 }
 QUICK_DIM = 250  # of the models
+PEER_DIM = 400  # up to which peers take seconds, and have as many seeds as we
 
 
 class Benchmark:
@@ -103,8 +104,12 @@ def _model_cells(settings: dict[str, Any]) -> dict[tuple, dict[str, Any]]:
         (model, contestant, seed): dict(shared, model=model, contestant=contestant, seed=seed)
         for model in settings["models"]
         for contestant in settings["contestants"]
-        for seed in range(settings["peer_seeds"] if contestant in PEERS else settings["seeds"])
+        for seed in range(_seeds(settings, model, contestant))
     }
+
+
+def _seeds(settings: dict[str, Any], model: str, contestant: str) -> int:
+    return settings["peer_seeds" if contestant in PEERS and DIMENSIONS[model] > PEER_DIM else "seeds"]
 
 
 def _gaussian_cells(settings: dict[str, Any]) -> dict[tuple, dict[str, Any]]:
@@ -179,8 +184,8 @@ def run(
 ) -> Path:
     """Run what is not kept yet, then write the tables, the figures and the page; return their folder.
 
-    `only` chooses sections and models, `methods` contestants; `seeds` is the number of our fits, peers have up to
-    three. `changes` are other values of `SETTINGS`, for tests.
+    `only` chooses sections and models, `methods` contestants; `seeds` is the number of fits, of peers beyond 400
+    dimensions at most three. `changes` are other values of `SETTINGS`, for tests.
     """
     seeds = (1 if quick else 5) if seeds is None else seeds
     check_positive_integer("seeds", seeds, "It is the number of fits of each model.")
@@ -190,7 +195,8 @@ def run(
     if quick and "models" in sections:
         models = [name for name in models if DIMENSIONS[name] <= QUICK_DIM or name in chosen]
     methods = [check_option("--method", name, tuple(CONTESTANTS)) for name in methods or available()]
-    settings = {**SETTINGS, **(QUICK if quick else {}), **changes, "seeds": seeds, "peer_seeds": min(seeds, 3)}
+    settings = {**SETTINGS, **(QUICK if quick else {}), **changes, "seeds": seeds}
+    settings["peer_seeds"] = min(seeds, 3)  # of the larger models
     settings |= {"sections": sections, "models": models, "contestants": methods, "versions": _versions(old)}
     folders = find_folders(models, path, sampling)
     if old is not None and "unchanged" in sections and set(settings["unchanged"]) & set(posteriordb.names()):
