@@ -1,11 +1,12 @@
 """The traps and the harmless targets of `bench honesty`, by every family: what a fit says, and what is true.
 
 False comfort is a fit that misses more than 2% of the mass, is called close or usable, and does not name other modes. A
-false warning is one of a fit that is right.
+false warning is one of a fit that is right. Both are counted by family, false comfort over all fits and over the traps.
 """
 
 import json
 import os
+import random
 import sys
 import time
 from collections import Counter
@@ -30,38 +31,61 @@ def _run(short: bool) -> dict[str, Any]:
     from bures.benchmarks.honesty import SETTINGS, draw_exactly, fit_and_judge
     from bures.benchmarks.honesty_targets import CASES
 
-    began, counts, false = time.monotonic(), {name: Counter() for name in _FAMILIES}, []
+    began, false = time.monotonic(), []
+    counts = {name: {"traps": Counter(), "harmless": Counter()} for name in _FAMILIES}
     settings = dict(SETTINGS, seeds=1)
-    names = list(CASES)[:: 40 if short else 1]
+    names = list(CASES)
+    random.Random(0).shuffle(names)  # what is done when the time is over is a fair part of the list
+    names = names[:: 40 if short else 1]
     for name in names:
         if time.monotonic() - began > 60 * _MINUTES:
             break
-        case = CASES[name].make()
+        case, list_ = CASES[name].make(), "harmless" if CASES[name].harmless else "traps"
         exact, log_p = draw_exactly(case, settings["num_draws"])
         for family in _FAMILIES[:1] if short else _FAMILIES:
             found = fit_and_judge(case, exact, log_p, 0, settings, _maker(family))
             kind = _kind(found)
-            counts[family][kind] += 1
-            if kind == "false comfort" or found["outcome"] == "FAILED":
+            counts[family][list_][kind] += 1
+            if kind in ("false comfort", "failed"):
                 kept = {key: found.get(key) for key in ("outcome", "missed")}
                 false.append({"target": name, "family": family} | kept)
-            sys.stderr.write(json.dumps({"target": name, "family": family, "kind": kind}) + "\n")
-    total = sum(sum(each.values()) for each in counts.values())
-    comfort = sum(each["false comfort"] for each in counts.values())
-    right = sum(each["right"] + each["false warning"] for each in counts.values())
-    warned = sum(each["false warning"] for each in counts.values())
+            line = {"target": name, "list": list_, "family": family, "kind": kind, "missed": found.get("missed")}
+            sys.stderr.write(json.dumps(line) + "\n")
+    by_family = {name: _shares(each) for name, each in counts.items() if any(each.values())}
+    every = {part: sum((each[part] for each in counts.values()), Counter()) for part in ("traps", "harmless")}
+    whole = _shares(every)
     return {
-        "fits": total,
         "targets": len(names),
-        "counts": {name: dict(each) for name, each in counts.items()},
-        "rate of false comfort": round(comfort / max(total, 1), 4),
-        "rate of false warnings among right fits": round(warned / max(right, 1), 4),
-        "false comforts": false[:20],
+        "all": whole,
+        "families": by_family,
+        "false comforts": false[:40],
         "holds": {
-            "300 fits": short or total >= 300,
-            "0 failures": not any(f["outcome"] == "FAILED" for f in false),
-            "false comfort at most 2%": comfort <= 0.02 * total,
+            "300 fits": short or whole["fits"] >= 300,
+            "0 failures": not any(each["outcome"] == "FAILED" for each in false),
+            "false comfort at most 2% of the traps": whole["false comforts"] <= 0.02 * max(whole["traps"], 1),
+            "false warnings at most 10% of the right fits": short
+            or whole["false warnings"] <= 0.1 * max(whole["right"], 1),
         },
+    }
+
+
+def _shares(counts: dict[str, Counter]) -> dict[str, Any]:
+    """The counts of both lists together, and the two rates by what they are counted over."""
+    both = counts["traps"] + counts["harmless"]
+    fits, traps = both.total(), counts["traps"].total()
+    comforts, warnings, right = both["false comfort"], both["false warning"], both["right"] + both["false warning"]
+    return {
+        "fits": fits,
+        "traps": traps,
+        "right": right,
+        "warned rightly": both["warned"],
+        "refused": both["refused"],
+        "failed": both["failed"],
+        "false comforts": comforts,
+        "of all fits": round(comforts / max(fits, 1), 4),
+        "of the traps": round(comforts / max(traps, 1), 4),
+        "false warnings": warnings,
+        "of the right fits": round(warnings / max(right, 1), 4),
     }
 
 
