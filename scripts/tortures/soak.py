@@ -1,8 +1,9 @@
 """A soak: thousands of fits of random targets, families, precisions and seeds, and what their outcomes say.
 
-Workers of one precision each take a few hundred fits; one that says nothing for too long has hung.
+Two workers at a time, of one precision each, take a few hundred fits; one that says nothing for too long has hung.
 """
 
+import itertools
 import json
 import math
 import os
@@ -12,35 +13,39 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 _HANG = 300.0  # seconds without a word
-_SECONDS, _FITS, _FITS_OF_A_WORKER = 3600, 2000, 250
+_SECONDS, _FITS, _FITS_OF_A_WORKER, _WORKERS = 3600, 2000, 250, 2
 _SHORT_FITS = 12
 
 
 def run(short: bool) -> dict[str, Any]:
     counts: Counter[str] = Counter()
     wrong: list[str] = []
-    began, done, seed = time.monotonic(), 0, 0
-    largest = 0
+    began, done, largest = time.monotonic(), 0, 0
+    enough = threading.Event()
+    lines: queue.Queue[dict[str, Any]] = queue.Queue()
+    seeds = itertools.count()
+    count = _SHORT_FITS // 2 if short else _FITS_OF_A_WORKER
+    threads = [threading.Thread(target=_keep_working, args=(seeds, count, lines, enough)) for _ in range(_WORKERS)]
+    for thread in threads:
+        thread.start()
     while (done < _SHORT_FITS) if short else (done < _FITS or time.monotonic() - began < _SECONDS):
-        dtype = ("float64", "float32")[seed % 2]
-        for line in _worker(dtype, seed, _SHORT_FITS // 2 if short else _FITS_OF_A_WORKER):
-            if line is None:
-                counts["hang"] += 1
-                wrong.append(f"worker {seed} said nothing for {_HANG:.0f} s")
-                continue
-            done += 1
-            largest = max(largest, line["rss"])
-            counts[line["outcome"]] += 1
-            counts[f"verdict: {line['verdict']}"] += 1
-            if line["wrong"]:
-                wrong.append(f"{line['what']}: {line['wrong']}")
-            if not short and time.monotonic() - began > _SECONDS and done >= _FITS:
-                break
-        seed += 1
+        line = lines.get()
+        done += 1
+        largest = max(largest, line["rss"])
+        counts[line["outcome"]] += 1
+        counts[f"verdict: {line['verdict']}"] += 1
+        if line["wrong"]:
+            wrong.append(f"{line['what']}: {line['wrong']}")
+        if done % 100 == 0:
+            sys.stderr.write(json.dumps({"fits": done, "wrong": wrong, "rss": largest}) + "\n")
+    enough.set()
+    for thread in threads:
+        thread.join()
     minutes = (time.monotonic() - began) / 60
     return {
         "fits": done,
@@ -57,12 +62,23 @@ def run(short: bool) -> dict[str, Any]:
     }
 
 
-def _worker(dtype: str, seed: int, count: int) -> Any:
-    """What a worker says of each of its fits; None if it hangs."""
+def _keep_working(seeds: Iterator[int], count: int, lines: queue.Queue, enough: threading.Event) -> None:
+    """One worker after the other, of either precision in turn, until it is enough."""
+    while not enough.is_set():
+        seed = next(seeds)
+        for line in _worker(("float64", "float32")[seed % 2], seed, count):
+            lines.put(line)
+            if enough.is_set():
+                return
+
+
+def _worker(dtype: str, seed: int, count: int) -> Iterator[dict[str, Any]]:
+    """What a worker says of each of its fits, and that it hangs or has died."""
     environment = os.environ | {"JAX_ENABLE_X64": str(int(dtype == "float64"))}
     command = [sys.executable, str(Path(__file__).resolve()), str(seed), str(count)]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     lines: queue.Queue[str] = queue.Queue()
+    ended = {"verdict": "none", "rss": 0, "what": f"worker {seed}"}
 
     def read() -> None:
         assert process.stdout is not None
@@ -73,22 +89,36 @@ def _worker(dtype: str, seed: int, count: int) -> Any:
     threading.Thread(target=read, daemon=True).start()
     try:
         while True:
-            try:
-                line = lines.get(timeout=_HANG)
-            except queue.Empty:
-                yield None
+            line = _next(lines, process)
+            if line is None:
+                yield ended | {"outcome": "hang", "wrong": f"said nothing for {_HANG:.0f} s"}
                 return
             if not line:
                 break
             yield json.loads(line)
         if process.wait() != 0:
-            dead = {"outcome": "exception", "verdict": "none", "rss": 0, "what": f"worker {seed}"}
-            yield dead | {"wrong": f"ended with status {process.returncode}"}
+            yield ended | {"outcome": "exception", "wrong": f"ended with status {process.returncode}"}
     finally:
         process.kill()
         process.wait()
         if process.stdout is not None:
             process.stdout.close()
+
+
+def _next(lines: queue.Queue[str], process: subprocess.Popen) -> str | None:
+    """The next line; None if there is none for too long, the time in which the process was stopped left out."""
+    silent = 0
+    while silent < _HANG:
+        try:
+            return lines.get(timeout=1)
+        except queue.Empty:
+            silent += not _is_stopped(process.pid)
+    return None
+
+
+def _is_stopped(pid: int) -> bool:
+    path = Path(f"/proc/{pid}/stat")
+    return path.exists() and path.read_text().rpartition(")")[2].split()[0] == "T"
 
 
 def _targets() -> dict[str, Any]:
