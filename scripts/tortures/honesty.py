@@ -62,7 +62,8 @@ def _run(short: bool) -> dict[str, Any]:
         "holds": {
             "300 fits": short or whole["fits"] >= 300,
             "0 failures": not any(each["outcome"] == "FAILED" for each in false),
-            "false comfort at most 2% of the traps": whole["false comforts"] <= 0.02 * max(whole["traps"], 1),
+            "false comfort at most 2% of all fits": whole["false comforts"] <= 0.02 * whole["fits"],
+            "false comfort at most 2% of the traps": whole["false comforts on traps"] <= 0.02 * whole["traps"],
             "false warnings at most 10% of the right fits": short
             or whole["false warnings"] <= 0.1 * max(whole["right"], 1),
         },
@@ -70,22 +71,22 @@ def _run(short: bool) -> dict[str, Any]:
 
 
 def _shares(counts: dict[str, Counter]) -> dict[str, Any]:
-    """The counts of both lists together, and the two rates by what they are counted over."""
-    both = counts["traps"] + counts["harmless"]
-    fits, traps = both.total(), counts["traps"].total()
-    comforts, warnings, right = both["false comfort"], both["false warning"], both["right"] + both["false warning"]
+    """The counts of both lists together, with the rates of false comfort and of false warnings."""
+    both, traps = counts["traps"] + counts["harmless"], counts["traps"]
+    right = both["right"] + both["false warning"]
     return {
-        "fits": fits,
-        "traps": traps,
+        "fits": both.total(),
         "right": right,
         "warned rightly": both["warned"],
         "refused": both["refused"],
         "failed": both["failed"],
-        "false comforts": comforts,
-        "of all fits": round(comforts / max(fits, 1), 4),
-        "of the traps": round(comforts / max(traps, 1), 4),
-        "false warnings": warnings,
-        "of the right fits": round(warnings / max(right, 1), 4),
+        "false comforts": both["false comfort"],
+        "of all fits": round(both["false comfort"] / max(both.total(), 1), 4),
+        "traps": traps.total(),
+        "false comforts on traps": traps["false comfort"],
+        "of the traps": round(traps["false comfort"] / max(traps.total(), 1), 4),
+        "false warnings": both["false warning"],
+        "of the right fits": round(both["false warning"] / max(right, 1), 4),
     }
 
 
