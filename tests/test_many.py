@@ -13,7 +13,7 @@ from bures.engine import Evaluator as SingleEvaluator
 from bures.family import Gaussian
 from bures.fitting.defaults import default_estimator, default_objective
 from bures.loop import Method, State, take_step
-from bures.many import driver
+from bures.many import driver, models as models_module
 from bures.many.judging import summarise_many
 from bures.many.models import Models
 from bures.many.noise import Noise
@@ -158,14 +158,14 @@ def test_density_that_fails_later_keeps_the_best_so_far():
 
 
 def test_chunks_change_nothing(fits, data, monkeypatch):
-    monkeypatch.setattr(driver, "_CHUNK", 5)
+    monkeypatch.setattr(models_module, "_CHUNK", 5)
     chunked = bures.fit_many(logistic, data, jax.random.key(0), dim=5)
     for name in ("mean", "chol", "num_steps", "evaluations"):
         np.testing.assert_allclose(getattr(chunked, name), getattr(fits, name), rtol=1e-10)
 
 
 def test_interrupted_fits_are_said_to_be(data, monkeypatch):
-    monkeypatch.setattr(driver, "_CHUNK", 5)
+    monkeypatch.setattr(models_module, "_CHUNK", 5)
     chunk = driver._Run.chunk
 
     def interrupted(self, first, last):
@@ -205,6 +205,43 @@ def test_family_of_targets_with_names(data):
     assert dict(tree["posterior"].sizes) == {"chain": 1, "draw": 50, "fit": 3}
     assert (tree["posterior"]["tau"] > 0).all()
     assert tree["fits"]["outcome"].values.tolist() == ["CONVERGED"] * 3
+
+
+def test_the_way_back_and_the_first_place_of_each_target(monkeypatch):
+    """Both may depend on the data: those of the first target are not those of all."""
+    monkeypatch.setattr(models_module, "_CHUNK", 2)
+
+    def model(data):
+        def log_density(z):
+            return -5 * (z[0] - data) ** 2 + jnp.where(jnp.abs(z[0] - data) < 3, 0.0, -jnp.inf)
+
+        return Target(log_density, 1, constrain=lambda z: {"x": z[0] * data}, initial_point=data[None])
+
+    fits = bures.fit_many(model, np.array([1.0, 10.0, 30.0]), jax.random.key(0))
+    assert [outcome.name for outcome in fits.outcomes] == ["CONVERGED"] * 3
+    x = fits.to_arviz(jax.random.key(1), num_draws=400)["posterior"]["x"]
+    np.testing.assert_allclose(x.mean(("chain", "draw")), [1, 100, 900], rtol=0.05)
+
+
+def test_a_model_that_looks_at_its_data_is_refused():
+    def model(data):
+        return Target.from_variables(lambda t: -t, {"t": bures.support.Interval(0.0, data)})
+
+    with pytest.raises(ValueError, match="model must be one program for all data sets"):
+        bures.fit_many(model, np.array([1.0, 2.0]), jax.random.key(0))
+
+
+def test_one_of_many_is_saved_and_shown(fits, tmp_path):
+    """It has steps, and no trace of them."""
+    fit = fits[3]
+    fit.save(tmp_path / "one")
+    loaded = bures.load(tmp_path / "one", target=fit.target)
+    assert loaded.num_steps == fit.num_steps > 0
+    again, there = fit.resume(3), loaded.resume(3)
+    np.testing.assert_array_equal(again.approximation.mean, there.approximation.mean)
+    there.save(tmp_path / "two")
+    assert bures.load(tmp_path / "two", target=fit.target).num_steps == fit.num_steps + 3
+    assert "Weights and run" in fit.report(tmp_path / "one.html").read_text()
 
 
 def test_traced_logistic_regression(fits, data):

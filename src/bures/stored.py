@@ -217,10 +217,11 @@ def check_fit(fit: Fit, version: int) -> None:
     for name, q in [("the approximation", fit.approximation), *named]:
         check_approximation(name, q, dim)
     lengths = {np.shape(fit.trace[name]) for name in fit.trace.names}
-    if len(lengths) != 1 or next(iter(lengths)) not in ((count,), (count + 1,)) or count < 0:
-        raise FileError("its trace is not as long as the fit has steps")
     steps = [step for step, _ in fit.path]
-    if not steps or steps[0] != 0 or any(a >= b for a, b in itertools.pairwise(steps)) or steps[-1] > count:
+    noted = count - (steps[0] if steps else 0)  # one of `fit_many` has no trace of the steps before its path begins
+    if len(lengths) != 1 or next(iter(lengths)) not in ((noted,), (noted + 1,)) or noted < 0:
+        raise FileError("its trace is not as long as the fit has steps")
+    if not steps or steps[0] < 0 or any(a >= b for a, b in itertools.pairwise(steps)) or steps[-1] > count:
         raise FileError("its path does not go by its steps")
     if version >= STRICT:
         _check_chosen(fit)

@@ -222,9 +222,9 @@ def _run(fit: "Fit") -> str:
         tail = plot.weights_tail(fit, ax=detached_axes(size)).figure
         described = f"The largest importance weights and the Pareto tail fitted to them: k̂ = {found.khat:.2f}."
         shown.append(_figure(tail, "The flatter the largest weights end, the fewer draws count.", described))
-    if fit.num_steps:
+    if bounds := np.asarray(fit.trace.bound).tolist():  # one of `fit_many` has none
         trace = plot.bound_trace(fit, ax=detached_axes(size)).figure
-        described = f"The bound over {fit.num_steps} steps, ending at {float(np.asarray(fit.trace.bound)[-1]):.4g}."
+        described = f"The bound over {len(bounds)} steps, ending at {bounds[-1]:.4g}."
         shown.append(_figure(trace, "The bound by step. What is within the band is noise.", described))
     if fit.target.dim == 2 and fit.outcome not in (Outcome.TIME_LIMIT, Outcome.EVALUATION_LIMIT):
         path = plot.evolution(fit, ax=detached_axes((5.4, 4))).figure

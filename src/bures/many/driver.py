@@ -29,8 +29,6 @@ from bures.threads import one_blas_thread
 
 _MAX_STEPS = 500
 _POOLS = 2_000, 10_000  # draws of a judgement; the second where the first leave the verdict undecided
-_CHUNK = 1000  # fits that are under way at a time, if their data are not larger than
-_CHUNK_BYTES = 2**27
 _POINTS = 100, 50  # in a row of the evaluator: of few dimensions, and of more
 _FEW_DIMENSIONS = 10
 _SEEN, _WIDE = 2**32 - 1, 2**32 - 4  # streams of noise by which the start and what is far out are seen: not a step's
@@ -83,7 +81,7 @@ def fit_many(
     began = time.perf_counter()
     run = _Run(models, key, (few, more), limit, max_steps, _places(init, models))
     chunks = []
-    size = _chunk_size(models)
+    size = models.chunk_size
     with one_blas_thread(models.dim), np.errstate(all="ignore"):  # what is not finite is seen by each step
         for first in range(0, models.size, size):
             last = min(first + size, models.size)
@@ -98,10 +96,10 @@ def fit_many(
     return Fits(models, key, (few, more), **joined, figures=figures, seconds=seconds, density_seconds=densities)
 
 
-def _places(init: Any, models: Models) -> np.ndarray:
-    """The first places of all fits, (fits, dim) or (dim,)."""
+def _places(init: Any, models: Models) -> np.ndarray | None:
+    """The first places of all fits, (fits, dim) or (dim,); None for those of the targets."""
     if init is None:
-        return np.asarray(models.first.start())
+        return None
     if np.ndim(init) == 1:
         return np.asarray(check_vector("init", init, models.dim))
     places = np.asarray(init)
@@ -109,11 +107,6 @@ def _places(init: Any, models: Models) -> np.ndarray:
         wanted = f"a point of shape ({models.dim},), or of shape ({models.size}, {models.dim}), one for each fit"
         raise fail("init", wanted, init, "Leave it out to begin at the origin.")
     return places
-
-
-def _chunk_size(models: Models) -> int:
-    size = sum(int(leaf.nbytes) for leaf in jax.tree.leaves(models.data)) / models.size
-    return max(1, min(_CHUNK, int(_CHUNK_BYTES / max(size, 1))))
 
 
 class _Run:
@@ -126,7 +119,7 @@ class _Run:
         methods: tuple[Method, Method],
         tolerance: float,
         max_steps: int,
-        places: np.ndarray,
+        places: np.ndarray | None,
     ):
         self.models, self.key, self.tolerance, self.max_steps, self.places = models, key, tolerance, max_steps, places
         self.methods: tuple[Methods, ...] = tuple(default_methods(method, models.first) for method in methods)
@@ -138,8 +131,7 @@ class _Run:
         evaluator = self.evaluator
         evaluator.load(slice(first, last))
         fits, noise = np.arange(last - first), Noise(self.key, first, last - first)
-        places = self.places[first:last] if self.places.ndim == 2 else np.tile(self.places, (fits.size, 1))
-        starts = find_starts(evaluator, fits, places)
+        starts = find_starts(evaluator, fits, self._first_places(first, last))
         begun = fits[starts.is_found]
         more = self._needs_more(noise, begun, starts.mean, starts.chol)
         start_evaluations = evaluator.counts.copy()
@@ -157,6 +149,12 @@ class _Run:
             "evaluations": evaluator.counts.copy(),
             "figures": vars(figures),
         }
+
+    def _first_places(self, first: int, last: int) -> np.ndarray:
+        """Where the fits from one number up to another look for a mode."""
+        if self.places is None:
+            return self.models.starts(slice(first, last))
+        return self.places[first:last] if self.places.ndim == 2 else np.tile(self.places, (last - first, 1))
 
     def unfinished(self, count: int) -> dict[str, Any]:
         """Fits that an interrupt left without an approximation."""

@@ -13,6 +13,8 @@ from bures.engine import MANY
 from bures.target import Target
 from bures.target.blocks import largest_array
 
+_CHUNK = 1000  # fits that are under way at a time, if their data are not larger than
+_CHUNK_BYTES = 2**27
 _FORMS = "Pass log_density(z, data) with dim=..., or a function of the data that returns a bures.Target."
 
 
@@ -45,6 +47,14 @@ class Form(NamedTuple):
         values, scores = jax.vmap(jax.value_and_grad(lambda point: self.model(point, data)))(z)
         return values.astype(z.dtype), scores.astype(z.dtype)
 
+    def start(self, data: Any) -> jax.Array:
+        """Where to look for a mode of one data set, of a model that makes targets; to be traced."""
+        return self.model(data).start()
+
+    def constrain(self, data: Any, z: jax.Array) -> dict[str, jax.Array]:
+        """Points of one data set in its own variables, of a model that makes targets; to be traced."""
+        return jax.vmap(self.model(data).constrain)(z)
+
 
 class Models:
     """A target for each data set of a batch.
@@ -69,9 +79,30 @@ class Models:
         """The data of one fit."""
         return jax.tree.map(lambda leaf: leaf[i], self.data)
 
+    @property
+    def chunk_size(self) -> int:
+        """How many fits, with their data, are dealt with at a time."""
+        size = sum(int(leaf.nbytes) for leaf in jax.tree.leaves(self.data)) / self.size
+        return max(1, min(_CHUNK, int(_CHUNK_BYTES / max(size, 1))))
+
     def target(self, i: int) -> Target:
         """The target of one fit."""
         return self.first if i == 0 else self._target(self.data_of(i))
+
+    def starts(self, where: slice) -> np.ndarray:
+        """The initial points of some fits, each one's own."""
+        if self.form.dim is not None or self.first.initial_point is None:
+            return np.tile(np.asarray(self.first.start()), (where.stop - where.start, 1))
+        return np.asarray(jax.vmap(self.form.start)(self._rows(where)))
+
+    def constrain(self, where: slice, z: np.ndarray) -> dict[str, jax.Array]:
+        """Points (fits, n, dim) of some fits in the variables of each one's own target, which its data may shape."""
+        if self.form.dim is not None:
+            return jax.vmap(jax.vmap(self.first.constrain))(jnp.asarray(z))
+        return jax.vmap(self.form.constrain)(self._rows(where), jnp.asarray(z))
+
+    def _rows(self, where: slice) -> Any:
+        return jax.tree.map(lambda leaf: jax.device_put(as_rows(leaf, where)), self.data)
 
     def _target(self, data: Any) -> Target:
         model, dim = self.form
@@ -87,7 +118,16 @@ class Models:
         """Elements of the largest array that one evaluation makes."""
         data = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], _dtype(leaf)), self.data)
         point = jax.ShapeDtypeStruct((1, self.dim), default_dtype())
-        return max(self.dim, largest_array(jax.make_jaxpr(self.form.values)(data, point)))
+        try:
+            jaxpr = jax.make_jaxpr(self.form.values)(data, point)
+        except Exception as error:
+            reason = str(error).partition("\n")[0]
+            raise ValueError(
+                f"model must be one program for all data sets, but it could not be traced: {reason} "
+                "Write it with jax.numpy, without looking at values of the data; supports and shapes must not depend "
+                "on them."
+            ) from error
+        return max(self.dim, largest_array(jaxpr))
 
 
 def _dtype(leaf: Any) -> Any:

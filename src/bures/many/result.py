@@ -7,7 +7,6 @@ import operator
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
@@ -124,8 +123,11 @@ class Fits:
         from bures.export import import_from_dict
 
         from_dict, z = import_from_dict(), self.sample(key, num_draws)
-        values = jax.vmap(jax.vmap(self.models.first.constrain))(jnp.asarray(z))
-        posterior = {name: np.moveaxis(np.asarray(value), 0, 1)[None] for name, value in values.items()}
+        size = self.models.chunk_size
+        chunks = [slice(i, min(i + size, len(self))) for i in range(0, len(self), size)]
+        parts = [self.models.constrain(chunk, z[chunk]) for chunk in chunks]
+        values = {name: np.concatenate([np.asarray(part[name]) for part in parts]) for name in parts[0]}
+        posterior = {name: np.moveaxis(value, 0, 1)[None] for name, value in values.items()}
         figures = {"khat": self.khat, "ness": self.ness, "elbo": self.elbo, "log_evidence": self.log_evidence}
         words = {"outcome": np.array([outcome.name for outcome in self.outcomes])}
         dims = {name: ["fit", *_axes(name, value)] for name, value in posterior.items()}
