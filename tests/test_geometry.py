@@ -362,10 +362,10 @@ def test_whitened_widens_faster_where_steps_agree(objective):
 
 
 def test_whitened_widens_further_only_where_an_earlier_slope_said_so():
-    slopes, earlier = np.array([0.1, 0.9, 0.9, 2.0]), np.diag([0.9, 0.9, 0.1, 2.0])
-    widened = gaussian_moves._widened(1 + np.minimum(slopes, 1), np.float64(4), slopes, np.eye(4), earlier)
+    slopes, earlier = np.array([0.1, 0.9, 0.9, 1.5, 9.0]), np.diag([0.9, 0.9, 0.1, 2.0, 9.0])
+    widened = gaussian_moves._widened(1 + np.minimum(slopes, 1), np.float64(4), slopes, np.eye(5), earlier)
     series = sum(0.9**k for k in range(5))  # of 1 / (1 − 0.9), as many terms as the stride and one
-    np.testing.assert_allclose(widened, [1.1, series, 1.9, 5.0], rtol=1e-12)
+    np.testing.assert_allclose(widened, [1.1, series, 1.9, 5.0, 2.0], rtol=1e-12)
 
 
 def test_whitened_steps_in_many_dimensions_are_the_same_in_numpy_and_jax():

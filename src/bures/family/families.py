@@ -13,6 +13,7 @@ from bures.family.gaussian import Gaussian
 from bures.family.low_rank import LowRankGaussian
 from bures.family.low_rank_moves import most_columns, worth
 from bures.family.mixture import GaussianMixture
+from bures.threads import one_blas_thread
 
 FIRST_COLUMNS = 8  # of a low-rank Gaussian to begin with, where the rank is left to it
 
@@ -180,11 +181,12 @@ def family_of(q: AbstractApproximation) -> AbstractFamily:
 def _nearest(q: Any, columns: int) -> tuple[Any, Any, Any, Any]:
     """Scales from the diagonal of the precision, as mean field has them, and the directions worth most beside them."""
     xp = namespace(q.mean)
-    scale = 1 / xp.sqrt(q.precision().diagonal())
-    if not columns:
-        return q.mean, scale, q.chol[:, :0], q.mean[:0]
-    root = q.chol / scale[:, None]
-    variances, vectors = linalg.eigh(root @ root.T)
+    with one_blas_thread(q.dim):
+        scale = 1 / xp.sqrt((linalg.inverse_lower(q.chol) ** 2).sum(axis=0))
+        if not columns:
+            return q.mean, scale, q.chol[:, :0], q.mean[:0]
+        root = q.chol / scale[:, None]
+        variances, vectors = linalg.eigh(root @ root.T)
     kept = xp.argsort(-worth(variances))[:columns]
     return q.mean, scale, vectors[:, kept], variances[kept]
 

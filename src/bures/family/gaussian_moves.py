@@ -12,6 +12,9 @@ from bures.field import Estimate
 
 _FEW = 50  # dimensions up to which limits and gains are as they are for all
 _FURTHEST = 1.0  # how far below zero a delay may fall: limits are then four times as wide
+_CURVED = (
+    2.0  # a slope above one says that log p is convex there, one above this that no series will tell how wide it is
+)
 _AGREES = 0.5  # the cosine of two shifts, or the slope along a direction, from which an earlier one says the same
 
 Vector = Float[AnyArray, " dim"]
@@ -144,7 +147,7 @@ def _widened(widening: Vector, stride: AnyArray, values: Vector, vectors: Matrix
     says = (vectors * (earlier @ vectors)).sum(axis=0) > _AGREES
     s = widening - 1
     series = xp.where(s < 1, (1 - s ** (1 + stride)) / xp.where(s < 1, 1 - s, 1), 1 + stride)
-    return xp.where(says & (values > _AGREES), series, widening)
+    return xp.where(says & (values > _AGREES) & (values < _CURVED), series, widening)
 
 
 def _agreement(one: Vector, other: Vector) -> Float[AnyArray, ""]:
