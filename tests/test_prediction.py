@@ -110,6 +110,22 @@ def test_numpyro_says_what_is_wrong_with_new_data(theirs, key):
         theirs.predict(key, X_NEW[:, :1])
 
 
+def test_numpyro_arguments_may_decide_sizes(key):
+    """What a model is fitted with it predicts with: a size, a word, and NumPy's functions of the data."""
+
+    def model(size, group, kind, y=None):
+        level = numpyro.sample("level", dist.Normal(0, 5).expand([len(np.unique(group))]).to_event(1))
+        with numpyro.plate("row", size):
+            numpyro.sample("y", {"normal": dist.Normal}[kind](level[group], 1), obs=y)
+
+    group, y = np.arange(30) % 3, np.arange(30) % 3 + 10.0
+    fit = bures.fit(from_numpyro(model, 30, group, "normal", y), key=key)
+    replicated = fit.predict(key).posterior_predictive["y"].mean(("chain", "draw"))
+    np.testing.assert_allclose(replicated, y, atol=0.3)
+    new = fit.predict(key, size=4, group=np.array([0, 1, 2, 2])).predictions["y"].mean(("chain", "draw"))
+    np.testing.assert_allclose(new, [10, 11, 12, 12], atol=0.3)
+
+
 def test_draws_follow_the_key(theirs, key):
     first, same, other = (theirs.predict(k, X_NEW, num_draws=50) for k in (key, key, jax.random.key(9)))
     np.testing.assert_array_equal(first.predictions["y"], same.predictions["y"])
@@ -224,6 +240,25 @@ def test_the_draws_of_sample_predict(key):
     assert by_hand.attrs["rung"] == tree.attrs["rung"]
     with pytest.raises(ValueError, match=r"tree must be as bures\.sample returned it"):
         tree.copy().predict(key)
+
+
+def test_chains_keep_their_draws_in_any_order_of_axes(key):
+    z = np.arange(12.0).reshape(3, 4)
+    target = bures.Target(lambda z: -(z @ z), dim=1)
+    tree = arviz.from_dict({"posterior": {"z": z[:, :, None]}})
+    turned = type(tree).from_dict({"posterior": tree.posterior.dataset.transpose("draw", "z_dim_0", "chain")})
+    for each in (tree, turned):
+        found = bures.predict(each, target, key, lambda draw, key: draw["z"][0])
+        np.testing.assert_array_equal(found.posterior_predictive["prediction"], z)
+
+
+def test_data_beside_a_function_are_not_left_out_in_silence(key):
+    fit = bures.fit(lambda z: -(z @ z), dim=1, key=key)
+    with pytest.raises(ValueError, match="data must be left out where a function is given"):
+        fit.predict(key, X_NEW, function=lambda draw, key: draw["z"])
+    stacked = fit.to_arviz(key).posterior.dataset.stack(sample=("chain", "draw"))
+    with pytest.raises(ValueError, match="dimensions `chain` and `draw`"):
+        bures.predict(arviz.convert_to_datatree(stacked), fit.target, key, lambda draw, key: draw["z"])
 
 
 def test_predict_wants_draws_and_a_target(theirs, key):

@@ -53,13 +53,15 @@ def predict(
     (1, 1000, 2)
     """
     check_key(key)
-    if "posterior" not in getattr(draws, "children", {}):
-        raise fail("draws", "a DataTree with a group `posterior`", draws, "For example what bures.sample returns.")
+    _check_draws(draws)
     target = _target_of(target)
     if function is None and len(data) == 1 and not named and callable(data[0]):
         function, data = data[0], ()
     if function is not None:
         check_function("function", function, "a function of a draw and a key", "Leave it out for the model's own.")
+        if data or named:
+            received = f"{len(data) + len(named)} of them"
+            raise fail("data", "left out where a function is given", received, "Let the function hold them.")
     return _extended(draws, target.labels, key, function, data, named)
 
 
@@ -80,6 +82,14 @@ def predict_fit(
     return predict(draws, fit.target, key_data, *data, function=function, **named)
 
 
+def _check_draws(draws: Any) -> None:
+    if "posterior" not in getattr(draws, "children", {}):
+        raise fail("draws", "a DataTree with a group `posterior`", draws, "For example what bures.sample returns.")
+    if not {"chain", "draw"} <= set(dims := draws["posterior"].dataset.sizes):
+        remedy = "Give the draws as they were before they were put together."
+        raise fail("draws", "with the dimensions `chain` and `draw`", list(dims), remedy)
+
+
 def _target_of(given: Any) -> Target:
     from bures.ladder.climb import target_of
 
@@ -94,7 +104,7 @@ def _extended(
     draws: "DataTree", labels: Labels, key: Any, function: Callable | None, data: tuple, named: dict[str, Any]
 ) -> "DataTree":
     """The tree with what is predicted."""
-    posterior = draws["posterior"].dataset
+    posterior = draws["posterior"].dataset.transpose("chain", "draw", ...)
     shape = posterior.sizes["chain"], posterior.sizes["draw"]
     variables = {str(name): value.values.reshape(-1, *value.shape[2:]) for name, value in posterior.data_vars.items()}
     new = bool(data or named)

@@ -27,8 +27,12 @@ class Predict:
         args, kwargs, given = self._arguments(args, kwargs) if new else (source.args, source.kwargs, False)
         free = _free(source.handled())
         last = watch(free)
+
+        def draw(key: Any, latent: Mapping[str, Any]) -> dict[str, Any]:  # arguments may decide sizes: not traced
+            return Predictive(last, posterior_samples=latent)(key, *args, **kwargs)
+
         try:
-            found = jax.jit(Predictive(last, posterior_samples=latent))(key, *args, **kwargs)
+            found = jax.jit(draw)(key, latent)
             log_likelihood = self._log_likelihood(latent, args, kwargs) if given else {}
         except ERRORS as error:
             raise cannot_run(last.name, error) from error
