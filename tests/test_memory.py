@@ -9,6 +9,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import bures
@@ -106,6 +107,31 @@ def test_a_target_of_rows_goes_after_its_gradients(what):
     del target
     gc.collect()
     assert function() is None
+
+
+def normal_prior(z):
+    return -z @ z / 2
+
+
+def of_row(z, row):
+    return -((row - z[0]) ** 2) / 2
+
+
+@pytest.mark.parametrize("on_disk", [False, True], ids=["in memory", "on disk"])
+@pytest.mark.parametrize("compiled", [False, True], ids=["on the host", "compiled"])
+def test_rows_go_with_their_target(on_disk, compiled, tmp_path):
+    """Also where its functions are those of a module, which stay: no program holds the rows, nor their passes."""
+    rows = np.random.default_rng(0).normal(size=300)
+    if on_disk:
+        rows.tofile(tmp_path / "rows")
+        rows = np.memmap(tmp_path / "rows", dtype=np.float64)
+    target = bures.Target.from_data(normal_prior, of_row, rows, 1, subsample=True)
+    method = dict(geometry=bures.Euclidean(optax.sgd(1e-3)), num_steps=2) if compiled else {}
+    bures.fit(target, key=KEY, **method).resample(KEY, 10)
+    stream = weakref.ref(target.log_density.stream)
+    del target, rows
+    gc.collect()
+    assert stream() is None
 
 
 def of_numpyro(y):

@@ -140,6 +140,25 @@ def test_noisy_batches_run_as_elbo(data, exact, small, monkeypatch):
     assert_same_posterior(fit, exact)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_an_init_is_no_reason_for_another_objective(data, exact, small, seed):
+    """Before there is an anchor rows are noisy anywhere, whichever draws one looks at."""
+    options = dict(key=jax.random.key(seed), init=exact.approximation, objective=bures.IWELBO(K=5), num_steps=1)
+    fit = bures.fit(subsampled_target(data), **options)
+    assert isinstance(fit.method.objective, bures.IWELBO)
+    assert fit.record.rows.batch < 1500 and not fit.record.rows.note
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_limits_that_are_spent_at_once_leave_a_fit(data, exact, small, seed):
+    options = dict(key=jax.random.key(seed), init=exact.approximation, objective=bures.IWELBO(K=5))
+    fit = bures.fit(subsampled_target(data), max_seconds=1e-4, **options)
+    assert fit.outcome is bures.Outcome.TIME_LIMIT
+    assert fit.num_steps == 0
+    assert "no look at the noise of batches: the objective is the ELBO" in str(fit)
+    assert_same_posterior(fit.resume(), exact)
+
+
 def test_batches_grow_and_anchors_move(data, exact, monkeypatch):
     evaluator = evaluator_at(data, np.asarray(exact.approximation.mean) + 0.8, batch=128)
     evaluator.tolerance = 1e-9
@@ -165,6 +184,16 @@ def test_a_resumed_fit_goes_on_bit_for_bit(data, small, tmp_path):
         np.testing.assert_array_equal(resumed.approximation.mean, whole.approximation.mean)
         np.testing.assert_array_equal(resumed.approximation.chol, whole.approximation.chol)
     assert half.record.rows.calls < whole.record.rows.calls
+
+
+def test_a_resumed_fit_minds_the_noise_of_its_weights(data, small, monkeypatch):
+    """Batches grow for weights as they would have without a pause."""
+    target = subsampled_target(data)
+    options = dict(key=jax.random.key(4), objective=bures.IWELBO(K=5))
+    half = bures.fit(target, num_steps=3, **options)
+    assert half.record.rows.batch < 1500
+    monkeypatch.setattr(subsampled, "_VARIANCE", half.record.rows.variance / 100)
+    assert half.resume(80).record.rows.batch == 1500
 
 
 def test_a_saved_fit_knows_its_data(data, small, tmp_path):

@@ -35,7 +35,14 @@ class Weak:
         return self._function()(*arguments, **named)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(object.__getattribute__(self, "_function")(), name)
+        owner = object.__getattribute__(self, "_function")()
+        found = getattr(owner, name)
+        if getattr(found, "__self__", None) is owner:  # a method: a callback in a program would keep its owner alive
+            return functools.partial(self._call_method, name)
+        return found
+
+    def _call_method(self, name: str, *arguments: Any, **named: Any) -> Any:
+        return getattr(self._function(), name)(*arguments, **named)
 
     def _function(self) -> Any:
         function = self._reference()

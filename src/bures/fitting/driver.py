@@ -276,7 +276,7 @@ def _begin(
     if is_open and type(enough := default_family(target, init, start)) is not type(family):
         family, start = enough, start._replace(approximation=enough.of(start.approximation))
     if rows is not None:
-        objective = rows.suited(method.objective, start.approximation, host_generator(key, _SETTLED))
+        objective = _suited(rows, method.objective, start.approximation, host_generator(key, _SETTLED), limits)
         method = Method(objective, method.estimator, method.geometry)
     if chooses:
         columns = getattr(start.approximation, "capacity", 0)
@@ -291,6 +291,24 @@ def _begin(
     empty = Trace.empty(0, loop.best_bound.dtype)
     q = to_device(q)
     return Fit(q, empty, ((0, q),), target, method, key, loop, Outcome.MAX_STEPS.value, record), evaluator
+
+
+def _suited(
+    rows: SubsampledEvaluator,
+    objective: AbstractObjective,
+    q: AbstractApproximation,
+    rng: np.random.Generator,
+    limits: Limits | None,
+) -> AbstractObjective:
+    """The objective for batches of rows; the ELBO, which needs no look at their noise, where limits are spent."""
+    try:
+        if limits is None or not limits.ended:
+            return rows.suited(objective, q, rng)
+    except BudgetSpent:
+        if limits is None:
+            raise
+        limits.ended = True
+    return objective if objective.K == 1 else rows.without_weights("The limits left no look at the noise of batches")
 
 
 def resume(
@@ -347,6 +365,7 @@ def resume(
     evaluator = evaluator_of(fit.target, q.is_dense, q.mean.dtype)
     if record.rows is not None:
         options = dict(dtype=q.mean.dtype, tolerance=None if plan is None else plan.tolerance, use=record.rows)
+        options["is_weighted"] = fit.method.objective.K > 1
         evaluator = subsampled_evaluator(fit.target, lambda: host_generator(fit.key, _ROWS), **options) or evaluator
     evaluator = limits.watch(evaluator)
     return _finish(unsettled, evaluator, progress, callback, limits)

@@ -42,7 +42,7 @@ class RowDensity(eqx.Module):
     data: PyTree
     weights: Float[Array, " rows"] | None = None
     row_width: int = eqx.field(static=True, default=1)  # elements of the largest array that one row at one point makes
-    stream: Any = eqx.field(static=True, default=None)  # passes over the same rows, where fits take batches
+    stream: Any = None  # passes over the same rows, where fits take batches
 
     @property
     def num_rows(self) -> int:

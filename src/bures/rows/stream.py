@@ -23,6 +23,7 @@ from bures.rows.sums import (
     values_of_rows,
     weighted_hessian_of_rows,
 )
+from bures.target.closures import Mortal
 
 _LEAST_DRAWS, _ROW_EVALUATIONS = 256, 5 * 10**8  # at which a pass is evaluated: draws, and draws times rows
 _FEWEST_POINTS = 8  # that a program is made for; more are padded up to the next power of two
@@ -36,7 +37,7 @@ class Derivatives(NamedTuple):
     hessian: Float[np.ndarray, "dim dim"] | None
 
 
-class Stream:
+class Stream(Mortal):
     """A prior, a log likelihood of one row, and a source of rows. Known by its identity.
 
     `rows_read` counts rows that were read, `rows_evaluated` pairs of a row and a point (a Hessian counts as one point
@@ -160,7 +161,7 @@ class StreamedDensity(eqx.Module):
     rows for every batch of points.
     """
 
-    stream: Stream = eqx.field(static=True)
+    stream: Stream
 
     one_pass = True  # all points of a call share one pass
 

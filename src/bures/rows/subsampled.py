@@ -74,6 +74,7 @@ class SubsampledEvaluator(Evaluator):
     - `rng`: chooses the rows that are held.
     - `tolerance`: nats that the fit is to be near its optimum, beside which row noise is small.
     - `use`: of a fit that goes on; it continues bit for bit.
+    - `is_weighted`: whether its objective has K > 1, whose weights row noise would bias.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class SubsampledEvaluator(Evaluator):
         dtype: Any = None,
         tolerance: float | None = None,
         use: RowsUse | None = None,
+        is_weighted: bool = False,
     ):
         super().__init__(target, dtype=dtype)
         self.one_pass, self._on_host, self.block = False, None, _POINTS
@@ -91,7 +93,7 @@ class SubsampledEvaluator(Evaluator):
         n = self.stream.num_rows
         self.use = RowsUse(n) if use is None else use
         self.tolerance = 0.005 if tolerance is None else tolerance
-        self.is_weighted = False  # K > 1, whose weights row noise would bias
+        self.is_weighted = is_weighted
         row_bytes = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(self.stream.source.row()))
         wanted = min(max(_RESERVOIR, _ROWS_PER_DIM * self.dim), _RESERVOIR_BYTES // max(row_bytes, 1))
         size = int(min(n, max(wanted, 1)))
@@ -194,14 +196,18 @@ class SubsampledEvaluator(Evaluator):
         if objective.K == 1:
             return objective
         self.is_weighted = True
+        if self.surrogate.anchor is None:  # of an `init`: rows alone are noisy anywhere
+            self.anchor_at(np.asarray(q.mean, np.float64))
         self._calm(q.push(rng.standard_normal((2 * _NOISE_POINTS, q.noise_dim))))
         if self.use.variance < _VARIANCE:
             return objective
+        reason = f"Batches leave a variance of {self.use.variance:.2g} in the log likelihood, too much for weights"
+        return self.without_weights(f"{reason} of tuples")
+
+    def without_weights(self, reason: str) -> AbstractObjective:
+        """The ELBO, and a note why."""
         self.is_weighted = False
-        self.use.note += (
-            f"Batches leave a variance of {self.use.variance:.2g} in the log likelihood, too much for weights of "
-            "tuples: the objective is the ELBO. "
-        )
+        self.use.note += f"{reason}: the objective is the ELBO. "
         return ELBO()
 
     # ---- Noise ------------------------------------------------------------------------------------------------------
