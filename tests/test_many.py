@@ -297,3 +297,12 @@ def test_a_summary_says_that_other_modes_were_not_searched_for():
     fits = bures.fit_many(two_modes, np.array([30.0]), jax.random.key(0), dim=1)
     assert "Other modes were not searched for" in str(fits)
     assert fits[0].diagnostics.coverage.missed and not fits[0].diagnostics.trustworthy
+
+
+def test_progress_is_shown_where_it_is_wanted(data, capsys):
+    bures.fit_many(logistic, data, jax.random.key(0), dim=5, progress=True)
+    assert "12/12 fits" in capsys.readouterr().err
+    bures.fit_many(logistic, data, jax.random.key(0), dim=5, progress=False)
+    assert capsys.readouterr().err == ""
+    with pytest.raises(ValueError, match="progress"):
+        bures.fit_many(logistic, data, jax.random.key(0), dim=5, progress="yes")

@@ -15,14 +15,16 @@ _EVERY = 0.1  # seconds between two drawings
 
 
 @contextmanager
-def progress_bar(progress: bool | None, total: int, done: int) -> Iterator[Callable[[int, Trace], None]]:
-    """A bar with the current bound and nESS, or nothing; by default on a terminal and in a notebook."""
+def progress_bar(
+    progress: bool | None, total: int, done: int, unit: str = "steps"
+) -> Iterator[Callable[[int, Trace | None], None]]:
+    """A bar with the current bound and nESS, if told, or nothing; by default on a terminal and in a notebook."""
     display = notebook_display()
     wanted = display is not None or sys.stderr.isatty() if progress is None else progress
     if not wanted or not is_first():
         yield lambda count, trace: None
         return
-    bar = _Bar(total, done, _Notebook(display) if display is not None else _Terminal())
+    bar = _Bar(total, done, _Notebook(display) if display is not None else _Terminal(), unit)
     try:
         yield bar.report
     finally:
@@ -44,14 +46,14 @@ def notebook_display() -> Callable | None:
 class _Bar:
     """What there is to say, said at most ten times a second."""
 
-    def __init__(self, total: int, done: int, screen: Any):
-        self.total, self.count, self.screen = max(total, 1), done, screen
+    def __init__(self, total: int, done: int, screen: Any, unit: str):
+        self.total, self.count, self.screen, self.unit = max(total, 1), done, screen, unit
         self.status, self.began, self.drawn = "", time.monotonic(), 0.0
         screen.draw(0.0, self.line())
 
-    def report(self, count: int, trace: Trace) -> None:
+    def report(self, count: int, trace: Trace | None) -> None:
         self.count = count
-        if trace.bound.size:
+        if trace is not None and trace.bound.size:
             self.status = f"bound {trace.bound[-1]:.3f}  nESS {100 * trace.ness[-1]:.1f}%"
         now = time.monotonic()
         if now - self.drawn > _EVERY:
@@ -59,8 +61,8 @@ class _Bar:
             self.screen.draw(self.count / self.total, self.line())
 
     def line(self, total: int | None = None) -> str:
-        steps = f"{self.count}/{self.total if total is None else total} steps"
-        return f"{steps}  {self.status}  {time.monotonic() - self.began:.1f} s".replace("    ", "  ")
+        count = f"{self.count}/{self.total if total is None else total} {self.unit}"
+        return f"{count}  {self.status}  {time.monotonic() - self.began:.1f} s".replace("    ", "  ")
 
     def close(self) -> None:
         """Done, be it early."""

@@ -8,10 +8,11 @@ import jax
 import numpy as np
 from jaxtyping import Array, Key
 
-from bures.check import check_key, check_part, check_positive_integer, check_real, fail
+from bures.check import check_key, check_part, check_positive_integer, check_progress, check_real, fail
 from bures.diagnostics.coverage import WIDTHS
 from bures.fitting.defaults import default_estimator, default_methods, default_objective, default_tolerance
 from bures.fitting.judgement import JUDGED, is_decided
+from bures.fitting.progress import progress_bar
 from bures.geometry import Whitened
 from bures.loop import PATIENCE, Method, Methods
 from bures.many.evaluator import Evaluator
@@ -44,6 +45,7 @@ def fit_many(
     objective: AbstractObjective | None = None,
     tolerance: float | None = None,
     max_steps: int = _MAX_STEPS,
+    progress: bool | None = None,
 ) -> Fits:
     """Fit a Gaussian to the posterior of each of many data sets, in one call, with nothing to tune.
 
@@ -59,6 +61,7 @@ def fit_many(
     - `init`: where to look for a mode: a point, or one for each fit; by default the target's own, or the origin.
     - `objective`, `tolerance`: as for `bures.fit`.
     - `max_steps`: the most steps of a fit.
+    - `progress`: a progress bar on standard error; by default only on a terminal.
 
     >>> import jax.numpy as jnp
     >>> def log_density(z, data):
@@ -73,6 +76,7 @@ def fit_many(
     objective = default_objective(target) if objective is None else objective
     check_part("objective", objective, AbstractObjective, "bures.IWELBO(K=10)")
     check_positive_integer("max_steps", max_steps, "It is the most steps of a fit.")
+    check_progress(progress)
     limit = default_tolerance(target) if tolerance is None else tolerance
     limit = check_real("tolerance", limit, 0, 1e300, "It is in nats, e.g. 0.01.", open_low=True)
     few, more = (
@@ -82,7 +86,11 @@ def fit_many(
     run = _Run(models, key, (few, more), limit, max_steps, _places(init, models))
     chunks = []
     size = models.chunk_size
-    with one_blas_thread(models.dim), np.errstate(all="ignore"):  # what is not finite is seen by each step
+    with (
+        progress_bar(progress, models.size, 0, "fits") as report,
+        one_blas_thread(models.dim),
+        np.errstate(all="ignore"),  # what is not finite is seen by each step
+    ):
         for first in range(0, models.size, size):
             last = min(first + size, models.size)
             try:
@@ -90,6 +98,7 @@ def fit_many(
             except KeyboardInterrupt:
                 chunks.append(run.unfinished(models.size - first))
                 break
+            report(last, None)
     joined = jax.tree.map(lambda *parts: np.concatenate(parts), *chunks, is_leaf=lambda x: isinstance(x, np.ndarray))
     figures = Figures(**joined.pop("figures"))
     seconds, densities = time.perf_counter() - began, run.evaluator.seconds
