@@ -7,6 +7,7 @@ import pytest
 
 import bures
 from bures.engine import Evaluator
+from bures.mesh import ShardedRows
 from bures.rows import Parquet, sources, sums
 from bures.support import Positive
 
@@ -205,3 +206,35 @@ def test_parquet_columns_are_checked(tmp_path):
     with pytest.raises(ValueError, match=r"column 'a' must be without nulls"):
         list(Parquet(path, {"y": "a"}).blocks(2))
     assert [block["c"].tolist() for block in Parquet(path, {"c": "c"}).blocks(2)] == [[1, 2]]
+
+
+def test_columns_of_pandas_are_rows():
+    """Also those whose types NumPy does not know."""
+    pandas = pytest.importorskip("pandas")
+    data = make_data(50)
+    frame = pandas.DataFrame(data["x"], columns=list("abc"))
+    y = pandas.Series(data["y"].astype(int), dtype="Int64", index=np.arange(50)[::-1])
+    target = bures.Target.from_data(log_prior, logistic, {"x": frame, "y": y}, DIM)
+    wanted = plain_target(data).log_density(jnp.ones(DIM))
+    np.testing.assert_allclose(target.log_density(jnp.ones(DIM)), wanted, rtol=1e-12)
+    with pytest.raises(ValueError, match="data must be arrays of numbers"):
+        bures.Target.from_data(log_prior, logistic, {"x": frame, "y": y.astype(str)}, DIM)
+
+
+def test_a_row_without_a_density_is_named(key):
+    data = make_data(50)
+    data["x"][7, 1] = np.nan
+    with pytest.raises(ValueError, match="log_likelihood of row 7 is not finite, whose data hold NaN"):
+        bures.fit(bures.Target.from_data(log_prior, logistic, data, DIM), key=key)
+    with pytest.raises(ValueError, match="log_likelihood of a row is not finite, whose data hold NaN"):
+        bures.fit(bures.Target.from_data(log_prior, logistic, data, DIM, subsample=True), key=key)
+
+
+def test_weights_of_rows_are_not_dropped():
+    data, weights = make_data(20), jnp.arange(20.0)
+    rows = ShardedRows(data, weights)
+    target = bures.Target.from_data(log_prior, logistic, rows, DIM)
+    values = jax.vmap(logistic, in_axes=(None, 0))(jnp.ones(DIM), data)
+    np.testing.assert_allclose(target.log_density(jnp.ones(DIM)), log_prior(jnp.ones(DIM)) + weights @ values)
+    with pytest.raises(ValueError, match="data must be without weights"):
+        bures.Target.from_data(log_prior, logistic, rows, DIM, subsample=True)

@@ -5,8 +5,10 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from bures.check import as_array, default_dtype
 from bures.rows.sums import (
     LogLikelihood,
     count_rows,
@@ -64,6 +66,21 @@ class RowDensity(eqx.Module):
     @property
     def one_pass(self) -> bool:
         return self.stream is not None
+
+    def explain(self, z: np.ndarray) -> str:
+        """Why a point has no density."""
+        point = as_array(np.asarray(z, default_dtype()))
+        if not np.isfinite(self.log_prior(point)):
+            return "log_prior is not finite"
+        values = jax.lax.map(lambda row: self.log_likelihood(point, row), self.data, batch_size=_POINTS)
+        bad = np.flatnonzero(~np.isfinite(values))
+        if not bad.size:
+            return "the gradient is not finite"
+        held = any(np.isnan(x[bad[0]]).any() for x in jax.tree.leaves(self.data) if x.dtype.kind == "f")
+        # With weights these are some rows in place of all, by other numbers.
+        where = f"row {bad[0]}" if self.weights is None else "a row"
+        more = f", and of {bad.size - 1:,} others" if bad.size > 1 and self.weights is None else ""
+        return f"log_likelihood of {where}{more} is not finite{', whose data hold NaN' if held else ''}"
 
     def __call__(self, z: Float[Array, " dim"]) -> Float[Array, ""]:
         def block(data: PyTree, weights: Array | None) -> Array:

@@ -62,6 +62,9 @@ def density_from(
         return _shared_density(log_prior, log_likelihood, source, dim, width, own, subsample)
     in_memory = isinstance(source, ArraySource) and not any(map(is_sliceable, jax.tree.leaves(source.arrays)))
     chosen = _is_subsampled(source, dim, subsample)
+    if weights is not None and (chosen or not in_memory):
+        wanted = "without weights where rows are on disk or are taken in batches"
+        raise fail("data", wanted, "ShardedRows with weights", "Multiply log_likelihood by a weight in the row.")
     if not in_memory and not chosen and _bytes(source) <= _LOADED_BYTES:
         (whole,) = source.blocks(source.num_rows)
         source, in_memory = ArraySource(whole), True
@@ -126,7 +129,7 @@ def _source_of(data: Any) -> Source:
     remedy = "Pass a pytree of arrays whose first axis is the rows, e.g. {'x': X, 'y': y}."
     if not leaves:
         raise fail("data", "a pytree of arrays", data, remedy)
-    arrays = [leaf if is_sliceable(leaf) or isinstance(leaf, jax.Array) else _as_numpy(leaf, remedy) for leaf in leaves]
+    arrays = [_numbers(leaf, remedy) for leaf in leaves]
     lengths = {tuple(array.shape[:1]) for array in arrays}
     if lengths == {()} or () in lengths:
         raise fail("data", "arrays with a first axis, the rows", next(a for a in arrays if not a.shape), remedy)
@@ -137,9 +140,12 @@ def _source_of(data: Any) -> Source:
     return ArraySource(jax.tree.unflatten(structure, arrays))
 
 
-def _as_numpy(leaf: Any, remedy: str) -> np.ndarray:
-    array = np.asarray(leaf)
-    if array.dtype.kind not in "fiub":
+def _numbers(leaf: Any, remedy: str) -> Any:
+    """A leaf as it is if it can be sliced, else an array."""
+    if isinstance(leaf, jax.Array):
+        return leaf
+    array = leaf if is_sliceable(leaf) else np.asarray(leaf)
+    if np.dtype(array.dtype).kind not in "fiub":
         raise fail("data", "arrays of numbers", leaf, remedy)
     return array
 

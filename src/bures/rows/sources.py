@@ -216,4 +216,10 @@ def is_sliceable(leaf: Any) -> bool:
     if isinstance(leaf, np.memmap):
         return True
     known = isinstance(leaf, np.ndarray | np.generic | jax.Array | list | tuple | int | float)
-    return not known and all(hasattr(leaf, name) for name in ("shape", "dtype", "__getitem__"))
+    if known or not all(hasattr(leaf, name) for name in ("shape", "dtype", "__getitem__")):
+        return False
+    try:
+        np.dtype(leaf.dtype)
+    except TypeError:  # of another library, whose arrays NumPy can take: pandas, polars, torch
+        return False
+    return True
