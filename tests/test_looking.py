@@ -255,3 +255,9 @@ def test_the_error_of_chains_knows_of_autocorrelation():
     row = summarise_tree(arviz_base.from_dict({"posterior": {"x": draws}}))["x"]
     # An AR(1) chain of coefficient 0.9 has (1 − 0.9) / (1 + 0.9) effective draws for each.
     assert row["mcse"] == pytest.approx(row["sd"] / np.sqrt(4000 * 0.1 / 1.9), rel=0.3)
+
+
+def test_labels_that_are_the_same_do_not_hide_rows(key):
+    labels = Labels(coords={"school": ["A", "A", "B"]}, dims={"theta": ["school"]})
+    target = bures.Target.from_variables(lambda theta: -jnp.sum(theta**2), {"theta": (3,)}, labels=labels)
+    assert list(bures.fit(target, key=key).summary().to_dict()) == ["theta[0]", "theta[1]", "theta[2]"]

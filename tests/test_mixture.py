@@ -244,6 +244,18 @@ def test_components_are_found():
     assert few.approximation.num_components <= 2
 
 
+def test_many_modes_do_not_make_more_than_the_most_components():
+    target = bures.models.eggbox()
+    fit = bures.fit(target, key=jax.random.key(0), family=bures.Mixture(max_components=2))
+    assert fit.approximation.num_components == 2
+    four = bures.fit(target, key=jax.random.key(0), family=bures.Mixture(max_components=4))
+    assert four.approximation.num_components == 4
+    error = fit.diagnostics.log_evidence_mcse
+    assert abs(fit.diagnostics.log_evidence - four.diagnostics.log_evidence) < 4 * error + 0.01
+    with pytest.raises(ValueError, match="init must be of at most 2 components, but got 4"):
+        bures.fit(target, key=jax.random.key(0), family=bures.Mixture(max_components=2), init=four.approximation)
+
+
 def test_modes_far_apart_are_both_found_and_weighed():
     fit = bures.fit(two_modes(10, 20.0), key=jax.random.key(0), family=bures.Mixture())
     assert abs(fit.diagnostics.log_evidence) < 0.02

@@ -150,6 +150,9 @@ class Mixture(AbstractFamily):
 
     def of(self, q):
         if isinstance(q, GaussianMixture):
+            if self.max_components is not None and q.num_components > self.max_components:
+                remedy = "Raise max_components, or leave it out."
+                raise fail("init", f"of at most {self.max_components} components", q.num_components, remedy)
             return q
         q = q.as_gaussian()
         xp = namespace(q.mean)

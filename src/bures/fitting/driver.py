@@ -85,7 +85,7 @@ def fit(
     - `num_steps`: take exactly this many steps; by default, stop when the bound has stopped improving.
     - `tolerance`: stop (at the latest after `num_steps`) when the optimum is less than this many nats away as far as
         the geometry can tell, or when the last quarter of the run changed the bound by less than this with 95%
-        confidence; `default_tolerance` when `num_steps` is left out.
+        confidence; `default_tolerance` when `num_steps` is left out. A mixture's rounds do not use it.
     - `progress`: a progress bar on standard error; by default only on a terminal.
     - `callback`: called as `callback(step, approximation, info)` now and then; if it returns True the fit stops.
     - `max_seconds`, `max_evaluations`: when either is spent the fit ends with the best so far, judged as far as a part
@@ -178,10 +178,10 @@ def _fit_mixture(
     began, evaluations = time.perf_counter(), evaluations_for(target.dim)
     start = limits.start(lambda: _find_start(key, target, evaluator, FullRank()), FullRank())
     try:
-        q, modes = begin_mixture(key, target, evaluator, start, evaluations)
+        q, modes = begin_mixture(key, target, evaluator, start, evaluations, family.max_components)
     except BudgetSpent:
         modes, limits.ended = start.modes, True
-        q = weigh_modes(modes) if len(modes) > 1 else family.of(in_double(start.approximation))
+        q = weigh_modes(modes, family.max_components) if len(modes) > 1 else family.of(in_double(start.approximation))
     record = Record(start_evaluations=evaluator.count, modes=modes, scale=start.scale)
     record.seconds["start"] = time.perf_counter() - began - evaluator.compile_seconds
     record.seconds["compile"] = evaluator.compile_seconds

@@ -47,11 +47,16 @@ def check_mixture_dim(target: Target) -> None:
 
 
 def begin_mixture(
-    key: Key[Array, ""], target: Target, evaluator: Evaluator, start: Start, evaluations: int
+    key: Key[Array, ""],
+    target: Target,
+    evaluator: Evaluator,
+    start: Start,
+    evaluations: int,
+    most: int | None = None,
 ) -> tuple[GaussianMixture, tuple[Mode, ...]]:
-    """The mixture of all modes where there are several, else a Gaussian that has taken a few steps."""
+    """The mixture of all modes, or of so many, where there are several, else a Gaussian that has taken a few steps."""
     if len(heavy_modes(start.modes)) > 1:
-        return mixture_of_modes(key, evaluator, start.modes, start.scale, evaluations)
+        return mixture_of_modes(key, evaluator, start.modes, start.scale, evaluations, most)
     objective = default_objective(target)
     method = Method(objective, default_estimator(target, objective, start.variance), Whitened())
     loop = LoopState.start(init_state(target, init=to_host(start.approximation), **method.parts()))
@@ -60,17 +65,22 @@ def begin_mixture(
 
 
 def mixture_of_modes(
-    key: Key[Array, ""], evaluator: Evaluator, modes: Sequence[Mode], scale: Gaussian | None, evaluations: int
+    key: Key[Array, ""],
+    evaluator: Evaluator,
+    modes: Sequence[Mode],
+    scale: Gaussian | None,
+    evaluations: int,
+    most: int | None = None,
 ) -> tuple[GaussianMixture, tuple[Mode, ...]]:
-    """The mixture of the Gaussians of all modes that can be found, by their masses."""
+    """The mixture of the Gaussians of all modes that can be found, or of the heaviest, by their masses."""
     budget = Budget(evaluator, int(_SEARCHED_SHARE * evaluations))
     found = find_modes(host_generator(key, _SEARCHED), budget, modes, scale=scale)
-    return weigh_modes(found), found
+    return weigh_modes(found, most), found
 
 
-def weigh_modes(modes: Sequence[Mode]) -> GaussianMixture:
-    """The mixture of the Gaussians of the modes that are worth a component, by their masses."""
-    heavy = heavy_modes(modes)
+def weigh_modes(modes: Sequence[Mode], most: int | None = None) -> GaussianMixture:
+    """The mixture of the Gaussians of the modes that are worth a component, the heaviest first, by their masses."""
+    heavy = sorted(heavy_modes(modes), key=lambda mode: -mode.log_mass)[:most]
     masses = np.array([mode.log_mass for mode in heavy])
     gaussians = [in_double(mode.gaussian) for mode in heavy]
     return GaussianMixture.of_gaussians([(q.mean, q.chol) for q in gaussians], _shares(masses))

@@ -105,7 +105,9 @@ def _names_of_one(name: str, shape: tuple[int, ...], labels: Labels) -> Iterator
 def _labels_of_axis(labels: Labels, name: str, place: int, size: int) -> Sequence[Any]:
     dims = labels.dims.get(name, ())
     found = labels.coords.get(dims[place]) if place < len(dims) else None
-    return range(size) if found is None or len(found) != size else found
+    if found is None or len(found) != size or len(set(map(str, found))) < size:  # names must tell elements apart
+        return range(size)
+    return found
 
 
 def choose(
