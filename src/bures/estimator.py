@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from bures import draws as noise_sources, linalg
-from bures.arrays import AnyArray, Module, namespace, softmax
+from bures.arrays import AnyArray, Module, namespace, on_host, softmax
 from bures.check import check_floating, check_key, check_option, check_part, check_positive_integer, fail
 from bures.compiled import compiled
 from bures.family.approximation import AbstractApproximation
@@ -28,6 +28,7 @@ _SOURCES = {"iid": noise_sources.iid, "antithetic": noise_sources.antithetic, "s
 # Below these, the quick way to block draws loses digits: powers that divide, and sums whose inverses are cubed.
 _LEAST_POWER, _LEAST_SUM = 1e-3, {"f": 1e-12, "d": 1e-90}
 _SMALL_POWER = 1e-4  # 1 − α below which its limit is as good, and has no rounding errors
+_MANY = 100  # dimensions beyond which pairs of draws share their linear algebra
 _M_REMEDY = "M is the number of K-tuples drawn at each step, e.g. M=100."
 
 
@@ -138,8 +139,9 @@ class Stein(AbstractEstimator):
         _check_blocks(self)
 
     def field(self, noise, q, target, objective):
-        at = _derivatives(noise, q, target, objective, self.indices, self.permutations, second_order=False)
-        return at.finish(_stein(at), objective)
+        pairs = self.draws == "antithetic" and _are_pairs(q, objective, noise)
+        at = _derivatives(noise, q, target, objective, self.indices, self.permutations, second_order=False, pairs=pairs)
+        return at.finish(_stein_of_pairs(at) if pairs else _stein(at), objective)
 
     def cost(self, objective):
         return Cost(self.M * objective.K, self.M * (objective.K if self.indices == "all" else 1), 0)
@@ -323,11 +325,19 @@ def _derivatives(
     indices: str,
     permutations: int,
     second_order: bool = True,
+    pairs: bool = False,
 ) -> _Derivatives:
-    """Draw, weigh, and take scores at the draws that `indices` asks for; B may be anything if not `second_order`."""
+    """Draw, weigh, and take scores at the draws that `indices` asks for; B may be anything if not `second_order`.
+
+    With `pairs` the second half of the noise is minus the first: what is linear in it is done once for both.
+    """
     (M, K, _), dim = noise.shape, q.dim
     xp = namespace(noise)
-    z = q.push(noise)
+    if pairs:
+        above = q.push(noise[: M // 2])
+        z = xp.concatenate([above, 2 * q.mean - above])
+    else:
+        z = q.push(noise)
     first = 0 if indices == "all" else K - 1  # scores at the draws from this index on
     values, score = target.value_and_score(z[:, first:].reshape(-1, dim))
     values = values.reshape(M, -1)
@@ -343,13 +353,31 @@ def _derivatives(
 
     # A draw of weight zero (outside the support, say) contributes nothing, whatever its derivatives are.
     active = (A != 0)[:, None]
-    entropy_scores = q.precision_times_noise(noise)
+    if pairs:
+        above = q.precision_times_noise(noise[: M // 2])
+        entropy_scores = xp.concatenate([above, -above])
+    else:
+        entropy_scores = q.precision_times_noise(noise)
     score = xp.where(active, score + entropy_scores, 0)
     return _Derivatives(z, noise, score, A, B, entropy_scores, mean_A, log_weights, bound, variation)
 
 
 def _stein(at: _Derivatives) -> SteinSlope:
     return SteinSlope(at.entropy_scores * (at.A / at.A.size)[:, None], at.score)
+
+
+def _are_pairs(q: AbstractApproximation, objective: AbstractObjective, noise: Float[AnyArray, "M K dim"]) -> bool:
+    """Whether these are pairs whose draws all weigh the same, on the host, where d × d matrices are large."""
+    if not (isinstance(q, Gaussian) and q.dim > _MANY and objective.K == 1 and noise.shape[0] % 2 == 0):
+        return False
+    half = noise.shape[0] // 2
+    return on_host(noise) and all(np.array_equal(noise[i], -noise[half + i]) for i in (0, half - 1))
+
+
+def _stein_of_pairs(at: _Derivatives) -> SteinSlope:
+    """The same of draws that all weigh the same, the second half of them minus the first."""
+    half = at.A.size // 2
+    return SteinSlope(at.entropy_scores[:half] * (at.A[:half] / at.A.size)[:, None], at.score[:half] - at.score[half:])
 
 
 def _variation(objective: AbstractObjective, log_weights: Float[AnyArray, "M K"]) -> Float[AnyArray, "M K"]:

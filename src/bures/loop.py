@@ -198,7 +198,7 @@ def take_step(source: Source, state: State, target: Any, method: Method) -> tupl
     proposal, geometry_state, report = method.geometry.step(estimate, q, state.geometry)
     finite = xp.isfinite(estimate.bound) & proposal.is_valid()
     state = select(finite, State(proposal, geometry_state), state)
-    grad_norm = q.gradient_norm(estimate)
+    grad_norm = q.gradient_norm(estimate) if report.grad_norm is None else report.grad_norm
     step_size, gap = (xp.asarray(number, q.mean.dtype) for number in (report.step_size, report.gap))
     ness = normalised_ess(estimate.log_weights.reshape(-1))
     return state, Info(estimate.bound, ness, grad_norm, report.clipped, step_size, gap, finite)

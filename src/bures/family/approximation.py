@@ -27,6 +27,7 @@ class StepReport(NamedTuple):
     clipped: Bool[AnyArray, ""]  # whether a safeguard acted
     step_size: Float[AnyArray, ""] | float
     gap: Float[AnyArray, ""] | float = math.inf  # nats below the optimum, where the geometry can tell
+    grad_norm: Float[AnyArray, ""] | None = None  # of the gradient, where the step has it at hand
 
 
 class AbstractApproximation(Module):

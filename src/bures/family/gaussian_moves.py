@@ -93,7 +93,8 @@ def whitened_step(
     memory = 1 / (1 + delay)
     mean_A = pick(state.mean_A > 0, state.mean_A + memory * (estimate.mean_A - state.mean_A), estimate.mean_A)
     a, S = estimate.a / mean_A, linalg.symmetrise(estimate.S) / mean_A
-    shift, whitened = gradient = _whiten(a, S, chol)
+    along = linalg.times_lower(chol, S, transposed=True)
+    shift, whitened = gradient = chol.T @ a, linalg.times_lower(chol, along.T, transposed=True)
     average = _whiten(state.a, state.S, chol)
     size, average_size = _nats(gradient, gradient), _nats(average, average)
     stale = (average_size > settings.stale * size) | (average_size == 0)
@@ -135,7 +136,8 @@ def whitened_step(
     average = tuple(old + share * (new - old) for old, new in zip(average, gradient, strict=True))
     size = state.size + larger(share, settings.memory) * (size - state.size)
     gap = _nats(average, average) + gain * size / 2
-    return mean, moved, WhitenedState(a, S, size, mean_A, delay, gap), StepReport(clipped, gain, gap)
+    grad_norm = xp.sqrt(estimate.a @ estimate.a + mean_A**2 * (along**2).sum())
+    return mean, moved, WhitenedState(a, S, size, mean_A, delay, gap), StepReport(clipped, gain, gap, grad_norm)
 
 
 def _widened(widening: Vector, stride: AnyArray, values: Vector, vectors: Matrix, earlier: Matrix) -> Vector:
