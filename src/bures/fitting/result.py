@@ -298,7 +298,8 @@ class Fit(eqx.Module):
         """An ArviZ `DataTree` of draws in the target's own variables (needs the extra `bures[arviz]`).
 
         With `resample` the draws are chosen by their importance weights; without, they are plain draws of the
-        approximation, and their weights are in `sample_stats`.
+        approximation, and their weights are in `sample_stats`. They come from those that the fit was judged by where
+        these are enough, so that another key chooses others of them, and without `resample` the same.
         """
         from bures.export import to_arviz
 

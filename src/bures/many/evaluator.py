@@ -30,7 +30,7 @@ class Evaluator:
     def __init__(self, models: Models, points: int, few: int):
         self.models, self.dim, self.dtype = models, models.dim, present_dtype()
         self.points, self.few = points, few
-        self.first, self.data = 0, None
+        self.data: Any = None
         self.counts = np.zeros(0, np.int64)  # of points, for each fit of the chunk
         self.seconds = 0.0  # in compiled programs
 

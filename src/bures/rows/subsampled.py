@@ -245,7 +245,7 @@ class SubsampledEvaluator(Evaluator):
         use.row_noise = float(np.sum(np.var(means, axis=0, ddof=1))) / groups * share / 2
         _, slopes = _evaluate(self.surrogate, self._rows, self._offset(use.calls), use.batch, _number(some))
         whitened = np.asarray(slopes, np.float64) @ root
-        u = np.linalg.lstsq(root, (some - some.mean(axis=0)).T, rcond=None)[0].T if root.ndim == 2 else some
+        u = np.linalg.lstsq(root, (some - some.mean(axis=0)).T, rcond=None)[0].T
         use.draw_noise = float(np.sum(np.var(whitened + u, axis=0, ddof=1))) / len(z) / 2
         self.stream.rows_evaluated += 4 * len(some) * use.batch
 
