@@ -65,6 +65,7 @@ _COUNTED = (
     *("kills", "interrupts"),
     *("lost or altered", "left behind", "cells cut short", "hangs", "status 0 though stopped"),
 )
+_HANG = 120  # seconds after a signal
 # Kills and interrupts of each, in the long lane and in the short one.
 _LONG = {"save": (70, 0), "checkpoint": (40, 0), "cells": (40, 20), "reproduce": (30, 15), "bench": (20, 15)}
 _SHORT = {"save": (1, 0), "checkpoint": (1, 0), "cells": (1, 1), "bench": (1, 0)}
@@ -205,14 +206,20 @@ def _begin(command: tuple[str, ...], out: Path) -> subprocess.Popen:
 
 
 def _ends(process: subprocess.Popen) -> bool:
-    """Whether a stopped process has ended; one that has not is killed."""
-    try:
-        process.wait(timeout=120)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-        return False
-    return True
+    """Whether a stopped process has ended; one that has not is killed. Time in which somebody holds it is left out."""
+    from tortures.soak import _is_stopped
+
+    silent = 0
+    while silent < _HANG:
+        try:
+            process.wait(timeout=1)
+        except subprocess.TimeoutExpired:
+            silent += not _is_stopped(process.pid)
+        else:
+            return True
+    process.kill()
+    process.wait()
+    return False
 
 
 def _finished(command: tuple[str, ...], out: Path) -> dict[str, Any]:
