@@ -91,13 +91,19 @@ def _regression(log_likelihood: Any) -> Callable[..., bures.Target]:
     return target
 
 
+def hierarchical_sizes(groups: int) -> dict[str, int]:
+    """The variables of the hierarchical model in the order of its target, and how many coordinates each has."""
+    return {"mu": 1, "tau": 1, "level": groups, "slope": _SLOPES}
+
+
 def _hierarchical(data: Any, columns: int, groups: int, **options: Any) -> bures.Target:
-    variables = {"mu": (), "tau": Positive(), "level": (groups,), "slope": (_SLOPES,)}
+    sizes = hierarchical_sizes(groups)
+    variables = {"mu": (), "tau": Positive(), "level": (sizes["level"],), "slope": (sizes["slope"],)}
     return bures.Target.from_data(grouped_prior, grouped, data, variables=variables, **options)
 
 
 def _numpyro_regression(kind: str) -> Callable[..., Any]:
-    def model(x: Any, y: Any, batch: int) -> None:
+    def model(x: Any, y: Any, batch: int | None) -> None:
         import numpyro
         import numpyro.distributions as dist
 
@@ -110,10 +116,23 @@ def _numpyro_regression(kind: str) -> Callable[..., Any]:
     return model
 
 
+def _numpyro_hierarchical(x: Any, y: Any, batch: int | None, group: Any, groups: int) -> None:
+    import numpyro
+    import numpyro.distributions as dist
+
+    mu = numpyro.sample("mu", dist.Normal(0, 5))
+    tau = numpyro.sample("tau", dist.HalfNormal(1))
+    level = numpyro.sample("level", dist.Normal(mu, tau).expand([groups]).to_event(1))
+    slope = numpyro.sample("slope", dist.Normal(0, _PRIOR_VARIANCE**0.5).expand([_SLOPES]).to_event(1))
+    with numpyro.plate("rows", x.shape[0], subsample_size=batch) as rows:
+        eta = level[group[rows]] + x[rows] @ slope.astype(x.dtype)
+        numpyro.sample("y", dist.Bernoulli(logits=eta), obs=y[rows])
+
+
 MODELS = {
     "logistic": Model(_logistic_rows, _regression(logistic), _numpyro_regression("logistic")),
     "poisson": Model(_poisson_rows, _regression(poisson), _numpyro_regression("poisson")),
-    "hierarchical": Model(_grouped_rows, _hierarchical, _numpyro_regression("logistic")),
+    "hierarchical": Model(_grouped_rows, _hierarchical, _numpyro_hierarchical),
 }
 
 
