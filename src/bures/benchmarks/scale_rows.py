@@ -157,7 +157,8 @@ def _elbo_of_guide(guide: Any, params: Any, target: bures.Target, groups: int | 
         sizes = models.hierarchical_sizes(groups)
         starts = dict(zip(sorted(sizes), np.cumsum([0, *(sizes[name] for name in sorted(sizes))]), strict=False))
         order = np.concatenate([starts[name] + np.arange(size) for name, size in sizes.items()])
-        mean, root = mean[order], np.linalg.cholesky(root[order] @ root[order].T)
+        upper = np.linalg.qr(root[order].T, mode="r")  # no square of what may be hardly regular
+        mean, root = mean[order], (upper * np.sign(np.diagonal(upper))[:, None]).T
     return models.elbo(target, Gaussian(jax.numpy.asarray(mean), jax.numpy.asarray(root)), _ELBO_DRAWS)[0]
 
 
