@@ -230,3 +230,14 @@ def test_draws_of_a_fit_by_batches(data, small, key):
     fit = bures.fit(subsampled_target(data), key=jax.random.key(1))
     assert fit.resample(key, 50).shape == (50, DIM)
     assert fit.diagnose(key, 100).elbo == pytest.approx(fit.diagnostics.elbo, abs=0.05)
+
+
+def test_steps_by_batches_come_nearer_to_the_optimum_than_many_dimensions_ask_for():
+    from bures.fitting import default_tolerance
+
+    data = {"x": np.zeros((40, 30))}
+    made = [
+        bures.Target.from_data(lambda z: -z @ z, lambda z, row: row["x"] @ z, data, 30, subsample=subsample)
+        for subsample in (True, False)
+    ]
+    assert [default_tolerance(target) for target in made] == [0.01, pytest.approx(0.03)]

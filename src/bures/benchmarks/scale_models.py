@@ -91,14 +91,8 @@ def _regression(log_likelihood: Any) -> Callable[..., bures.Target]:
     return target
 
 
-def hierarchical_sizes(groups: int) -> dict[str, int]:
-    """The variables of the hierarchical model in the order of its target, and how many coordinates each has."""
-    return {"mu": 1, "tau": 1, "level": groups, "slope": _SLOPES}
-
-
 def _hierarchical(data: Any, columns: int, groups: int, **options: Any) -> bures.Target:
-    sizes = hierarchical_sizes(groups)
-    variables = {"mu": (), "tau": Positive(), "level": (sizes["level"],), "slope": (sizes["slope"],)}
+    variables = {"mu": (), "tau": Positive(), "level": (groups,), "slope": (_SLOPES,)}
     return bures.Target.from_data(grouped_prior, grouped, data, variables=variables, **options)
 
 

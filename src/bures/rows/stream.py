@@ -148,6 +148,12 @@ def affordable_draws(target: Any) -> int:
     return 2**62 if stream is None else max(_LEAST_DRAWS, _ROW_EVALUATIONS // stream.num_rows)
 
 
+def takes_batches(target: Any) -> bool:
+    """Whether steps of a fit take batches of rows."""
+    stream = getattr(target.log_density, "stream", None)
+    return stream is not None and stream.subsample
+
+
 def rows_read_of(target: Any) -> int:
     """Rows that were read of a target's data so far."""
     stream = getattr(target.log_density, "stream", None)

@@ -23,7 +23,7 @@ from bures.objective import ELBO, AbstractObjective
 from bures.rows.anchor import Anchor, Surrogate
 from bures.rows.density import RowDensity
 from bures.rows.sources import part_of
-from bures.rows.stream import Stream
+from bures.rows.stream import Stream, takes_batches
 from bures.target import Target
 
 SECOND_ORDER_DIM = 2000  # up to which an anchor has a Hessian: d × d numbers, and the cost of d points
@@ -278,10 +278,7 @@ def subsampled_evaluator(
     target: Target, make_generator: Callable[[], np.random.Generator], **options: Any
 ) -> SubsampledEvaluator | None:
     """The evaluator of a target whose fits take batches of rows; None for all others."""
-    stream = getattr(target.log_density, "stream", None)
-    if stream is None or not stream.subsample:
-        return None
-    return SubsampledEvaluator(target, make_generator(), **options)
+    return SubsampledEvaluator(target, make_generator(), **options) if takes_batches(target) else None
 
 
 def inverse_root(precision: np.ndarray) -> np.ndarray | None:
