@@ -128,9 +128,9 @@ def _begin_smoothed(
         return None
     if searched is not None and _bound(rng, evaluator, searched.approximation) > best.promise(0):
         return searched
-    q = best.state.approximation
-    assert isinstance(q, LowRankGaussian)
-    found = _with_curvature(rng, evaluator, q)
+    settled = best.state.approximation
+    assert isinstance(settled, LowRankGaussian)
+    found = _with_curvature(rng, evaluator, settled)
     return found if searched is None else found._replace(modes=searched.modes, scale=searched.scale)
 
 

@@ -66,7 +66,7 @@ def pause_of(fit: Fit, arrays: Arrays) -> Pause | None:
         for i, name in ((0, "q"), (1, "doubtful"), (2, "kept"), (4, "proposal"))
     )
     rounds = given.rounds()
-    numbers = dict(zip(_COUNTS, counts, strict=True)) | {"checking": bool(counts[3])}
+    numbers: dict[str, Any] = dict(zip(_COUNTS, counts, strict=True)) | {"checking": bool(counts[3])}
     expected = float(given.floats("expected", ()))
     if len(rounds) != fit.num_steps or sum(each.draws for each in rounds) != numbers["drawn"] or math.isnan(expected):
         raise FileError("its rounds are not those of its trace")

@@ -28,7 +28,7 @@ class Predict:
         free = _free(source.handled())
         last = watch(free)
 
-        def draw(key: Any, latent: Mapping[str, Any]) -> dict[str, Any]:  # arguments may decide sizes: not traced
+        def draw(key: Any, latent: dict[str, Any]) -> dict[str, Any]:  # arguments may decide sizes: not traced
             return Predictive(last, posterior_samples=latent)(key, *args, **kwargs)
 
         try:
