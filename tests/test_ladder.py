@@ -360,3 +360,19 @@ def test_beside_the_fit_of_front_ends():
     tree = bures.numpyro.sample(model, jnp.array([1.0, 2.0, 3.0]), num_draws=500)
     assert float(tree.posterior["mu"].mean()) == pytest.approx(2.0, abs=0.15)
     assert "y" in tree.observed_data and tree.attrs["trustworthy"]
+
+
+@pytest.mark.parametrize(
+    ("ness", "needs_even", "trusted"), [(0.5, True, False), (0.5, False, True), (0.1, False, False)]
+)
+def test_draws_of_uneven_weights_are_not_the_last_word(ness, needs_even, trusted):
+    import dataclasses
+    from types import SimpleNamespace
+
+    from bures.ladder.rungs import rung_of_fit
+
+    fit = bures.fit(bures.models.gaussian(2), key=jax.random.key(0))
+    found = dataclasses.replace(fit.diagnostics, ness=ness)
+    assert found.trustworthy
+    uneven = SimpleNamespace(diagnostics=found, approximation=fit.approximation, target=fit.target)
+    assert rung_of_fit("Gaussian", uneven, fit.draws(), jax.random.key(1), 100, needs_even).trustworthy is trusted

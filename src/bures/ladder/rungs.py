@@ -26,7 +26,7 @@ _WANTED_SHARE = 0.4  # of the number of draws asked for
 _TOLERANCE, _DOUBT = 0.1, 0.05  # a mean this many standard deviations off, anywhere, is to be as unlikely as this
 _CHOSEN, _MORE = 0, 1  # with a rung's key: the streams that draws are chosen by, and that more come from
 _MOST_DRAWS, _MOST_NUMBERS = 40_000, 2**23  # of a pool
-_EVEN = 0.6  # nESS below which a further rung is worth its cost
+_EVEN, _NEARLY_EVEN = 0.6, 0.2  # nESS below which another fit is worth its cost, and chains are
 _LOST = 0.02  # share of the mass outside the draws that is not to be trusted
 
 
@@ -56,7 +56,7 @@ def pool_of(fit: Fit, key: Key[Array, ""], evaluator: Evaluator, num_draws: int)
 def rung_of_fit(
     name: str, fit: Fit, pool: WeightedDraws, key: Key[Array, ""], num_draws: int, needs_even: bool
 ) -> Rung:
-    """Importance-resampled draws of a fit that has been judged; it may need even weights to be trusted."""
+    """Importance-resampled draws of a fit that has been judged; where another fit may follow, it needs even weights."""
     found = fit.diagnostics
     rng = host_generator(key, _CHOSEN)
     usable = math.isfinite(float(np.max(pool.log_weights)))
@@ -65,7 +65,7 @@ def rung_of_fit(
     statistics = {each: value[chosen][None] for each, value in weight_statistics(pool).items()} if usable else {}
     figures = f"importance-resampled from the {name} fit ({fit.approximation.label}, nESS {100 * found.ness:.0f}%)"
     # Weights make no draws where an approximation has none: what uneven ones miss of far tails they do not show.
-    trusted = found.trustworthy and (found.ness >= _EVEN or not needs_even)
+    trusted = found.trustworthy and found.ness >= (_EVEN if needs_even else _NEARLY_EVEN)
     if trusted:
         text = f"Trust these draws, {figures}. {_about_search(found.coverage.reach)}"
     else:
