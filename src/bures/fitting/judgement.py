@@ -25,7 +25,6 @@ _POOLS = (4_000, 10_000, 40_000)  # draws; more are taken only while they leave 
 _SLOW_POOL = 2_000  # the first, of a target that is slow to evaluate
 _SECOND_PASS = 1_100  # draws of a second pass over rows: enough for weights that are even to decide
 _HOPELESS = 0.01  # share of effective draws below which more of them do not help
-_SURELY = 2  # errors of k̂ by which it must be above its threshold to stay there
 JUDGED, _SEARCHED = 2**32 - 2, 2**32 - 3  # with the key, for the draws and the search: no step has these numbers
 _SEARCHED_DIM = 250  # dimensions up to which other modes are searched for where q has no d × d factor
 _NO_TRUST = (Verdict.UNTRUSTED, Verdict.DEGENERATE, Verdict.ROUNDED, Verdict.UNJUDGED)  # none that a search could shake
@@ -201,8 +200,6 @@ def is_decided(found: Diagnostics) -> bool:
     """Whether more draws would not change the verdict."""
     if found.is_light or found.verdict in (Verdict.SEVERAL_MODES, Verdict.DEGENERATE, Verdict.CLOSE):
         return True
-    is_hopeless = found.correction.effective < _HOPELESS * found.num_samples
-    is_hopeless |= found.khat - _SURELY * found.khat_error > found.khat_threshold
-    if found.verdict is Verdict.UNTRUSTED and is_hopeless:
+    if found.verdict is Verdict.UNTRUSTED and found.correction.effective < _HOPELESS * found.num_samples:
         return True
     return found.num_samples >= _POOLS[1] and found.verdict is not Verdict.UNDECIDED
