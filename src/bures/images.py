@@ -63,7 +63,7 @@ def exchanges(budget: Budget, q: Gaussian) -> tuple[np.ndarray, np.ndarray]:
     if q.dim > _EXCHANGED_DIM:
         return nowhere
     i, j = np.triu_indices(q.dim, 1)
-    deviations = q.standard_deviations
+    deviations = np.linalg.norm(q.chol, axis=1)
     differ = np.abs(q.mean[i] - q.mean[j]) > _APART * np.maximum(deviations[i], deviations[j])
     chosen = np.flatnonzero(differ)
     chosen = chosen[:: max(1, -(-chosen.size // _PAIRS))]
