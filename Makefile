@@ -47,11 +47,11 @@ optimised: .venv/test.stamp
 
 # The figures of the README, the paper's eggbox run with all indices and the Census posterior with nothing set, and those
 # of the pages on families and on mixtures and of the gallery, whose outputs are written anew, too.
-figures: .venv/demo.stamp
+figures: .venv/test.stamp
 	$(BIN)/bures fit eggbox -K 5 --estimator price -M 100 --geometry bures-wasserstein \
 		--step-size 0.5 --init-mean 6,12 --init-variance 5 --num-steps 1000 --out docs/figures
 	$(BIN)/bures fit logistic --out docs/figures
-	rm docs/figures/*.fit
+	rm docs/figures/*.fit docs/figures/*.html
 	$(BIN)/python scripts/draw_families.py
 	$(BIN)/python scripts/draw_ladder.py
 	$(BIN)/python scripts/build_gallery.py

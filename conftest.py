@@ -3,6 +3,7 @@
 import atexit
 import os
 import shutil
+import sys
 import tempfile
 
 # Most programs of the tests run once: little time is spent on their speed, in the processes that tests start, too. With
@@ -71,6 +72,13 @@ def pytest_runtest_setup(item):
     """Before all fixtures, which may compile."""
     names = {item.path.stem, getattr(item, "originalname", item.name)}
     jax.config.update("jax_disable_most_optimizations", not OPTIMISED and RUN_LONG.isdisjoint(names))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown():
+    """No figure stays open for the tests that follow, which look at the open ones."""
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
 
 
 @pytest.fixture

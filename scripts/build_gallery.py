@@ -48,8 +48,9 @@ def pages() -> list[Path]:
 
 
 def run_page(page: Path) -> Run:
-    """Run the blocks of a page in the present folder; the caller closes the figures."""
+    """Run the blocks of a page in the present folder; the caller closes the figures that the page opened."""
     text, outputs = page.read_text(), []
+    others = set(plt.get_fignums())
     namespace: dict[str, Any] = {"__name__": page.stem}
     with mpl.rc_context(STYLE):
         for block in BLOCK.finditer(text):
@@ -58,7 +59,7 @@ def run_page(page: Path) -> Run:
             with contextlib.redirect_stdout(io.StringIO()) as printed:
                 exec(compile(source, str(page), "exec"), namespace)
             outputs.append("\n".join(line.rstrip() for line in printed.getvalue().strip("\n").splitlines()))
-        return Run(outputs, [plt.figure(number) for number in plt.get_fignums()])
+        return Run(outputs, [plt.figure(number) for number in plt.get_fignums() if number not in others])
 
 
 def kept_outputs(text: str) -> list[str]:

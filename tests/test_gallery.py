@@ -27,8 +27,6 @@ REMEDY = "run `python scripts/build_gallery.py {}`, look at the page and commit 
 @pytest.fixture(autouse=True)
 def no_window():
     mpl.use("Agg")
-    yield
-    plt.close("all")
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.stem)
@@ -79,6 +77,13 @@ figure, ax = plt.subplots()
 {}
 ![A figure with nothing in it](../figures/gallery/example.png)
 """
+
+
+def test_a_page_has_the_figures_it_opened_itself(tmp_path):
+    plt.figure()
+    page = tmp_path / "example.md"
+    page.write_text(PAGE.format(""))
+    assert len(run_page(page).figures) == 1
 
 
 def test_building_a_page_writes_outputs_and_pictures(tmp_path):

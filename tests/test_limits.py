@@ -62,10 +62,11 @@ def test_the_compiled_loop_keeps_its_limits_too(geometry, tmp_path):
     assert_same(bures.load(path, target=EGGBOX).resume(), whole)
 
 
-def test_a_killed_fit_goes_on_from_its_checkpoint(whole, tmp_path):
-    class Killed(BaseException):
-        pass
+class Killed(BaseException):
+    """What ends a fit as a kill does: nothing of the library takes it for its own."""
 
+
+def test_a_killed_fit_goes_on_from_its_checkpoint(whole, tmp_path):
     def callback(step, q, info):
         if step == 10:
             raise Killed
@@ -108,9 +109,6 @@ def test_the_rounds_of_a_mixture_go_on_as_if_nothing_had_happened(mixed, limit, 
 
 
 def test_a_mixture_can_be_stopped_and_killed_between_rounds(mixed, tmp_path):
-    class Killed(BaseException):
-        pass
-
     def callback(step, q, info):
         if step == 4:
             assert q.num_components >= 1 and 0 < info["ness"] <= 1

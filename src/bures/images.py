@@ -6,7 +6,7 @@ zero, and with two coordinates exchanged.
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -83,6 +83,6 @@ def _values(budget: Budget, z: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(values), -np.inf, values)
 
 
-def is_apart(q: Gaussian, point: np.ndarray) -> bool:
-    """Whether a point is further away than a Gaussian's draws are."""
+def is_apart(q: Any, point: np.ndarray) -> bool:
+    """Whether a point is further away than the draws of a Gaussian, dense or in factors, are."""
     return float(np.linalg.norm(q.whiten(point[None]))) > math.sqrt(q.dim) + _APART

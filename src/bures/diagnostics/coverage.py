@@ -15,6 +15,7 @@ from bures.arrays import to_host
 from bures.diagnostics.weighted import WeightedDraws, log_evidence
 from bures.engine import Evaluator
 from bures.family import AbstractApproximation, Gaussian, GaussianMixture
+from bures.images import is_apart
 from bures.modes import add_images, find_modes
 from bures.search import Budget, climb
 from bures.start import LATER_EVALUATIONS, Mode, View, distinct, look
@@ -198,9 +199,7 @@ def find_missed(
 
 
 def _is_apart(q: AbstractApproximation, point: np.ndarray) -> bool:
-    parts = q.components if isinstance(q, GaussianMixture) else [q]
-    nearest = min(float(np.linalg.norm(part.whiten(point[None]))) for part in parts)
-    return nearest > math.sqrt(q.dim) + 3
+    return all(is_apart(part, point) for part in (q.components if isinstance(q, GaussianMixture) else [q]))
 
 
 def _unseen(q: AbstractApproximation, log_evidence: float, num_samples: int, view: View, heavy: float) -> float:
