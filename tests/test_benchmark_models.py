@@ -248,11 +248,20 @@ def test_monte_carlo_errors_are_allowed_for_and_no_more():
 
 
 def test_importance_weights_correct_what_is_off():
-    target = bures.Target(lambda z: -jnp.sum(z**2) / 2, 2)
+    target = bures.Target(lambda z: -jnp.sum(z**2) / 2, 2, constrain=cells.Scales(lambda z: {"twice": 2 * z}))
     q = bures.Gaussian.from_moments(jnp.array([0.3, 0.0]), 1.5 * jnp.eye(2))
-    found = cells.judge(q, target, 0, exact(2))
-    assert not cells.is_solved(found["plain"]) and cells.is_solved(found["corrected"])
+    twice = exact(2) | {"sd": [2.0, 2.0]}
+    found = cells.judge(q, target, 0, {cells.OWN: twice, cells.UNCONSTRAINED: exact(2)})
+    assert not report.solved(found, "plain") and report.solved(found, "corrected")
+    assert found["plain"][cells.OWN]["mean_error"] == pytest.approx(found["plain"][cells.UNCONSTRAINED]["mean_error"])
     assert found["log_evidence"] == pytest.approx(np.log(2 * np.pi), abs=0.05) and 0.6 < found["ness"] < 0.9
+
+
+def test_what_does_not_vary_has_no_error():
+    draws = np.random.default_rng(0).normal(size=(4_000, 2)) * [1, 0] + [0, 1]
+    found = models_nuts.summarise(draws, models_nuts.effective(draws, 4))
+    assert found["ess"][0] > 3_000 and found["sd"][1] == 0
+    assert cells.errors(np.array([0.0, 1.0]), np.array([1.0, 0.0]), 1e8, found)["mean_error"] < 0.06
 
 
 def test_a_failure_is_a_result():
@@ -315,7 +324,7 @@ def test_what_a_run_found_is_right(folder):
 
 def test_references_are_the_moments_of_their_draws():
     draws = np.random.default_rng(0).normal(2, 3, (50_000, 1))
-    found = models_nuts.summarise(draws, np.array([50_000.0]))
+    found = models_nuts.summarise(draws, 50_000.0)
     assert found["mean"][0] == pytest.approx(2, abs=0.06) and found["sd"][0] == pytest.approx(3, abs=0.05)
     assert found["sd_error"][0] == pytest.approx(1 / np.sqrt(100_000), rel=0.05)  # of a normal: 1 / √(2n)
 

@@ -1,11 +1,11 @@
 """The proof: `bures.fit`, `bures.sample`, six peers and NUTS on real models of one to three thousand dimensions.
 
 Run by `bures bench models`. One cell a model, method and seed, kept by the protocol of the experiments: a run that was
-stopped goes on where it was. First come the models that NUTS is run on, with their references and one seed of
-`bures.fit` and `bures.sample`, then peers, larger models and other seeds.
+stopped goes on where it was. First come the models that NUTS is run on, with their references, `bures.fit` and
+`bures.sample`, then peers, then larger models.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,12 @@ from bures.benchmarks.models_cells import (
     PATHFINDER,
     REFERENCE,
     SAMPLE,
+    Scales,
     failure,
     measure,
+    on_scales,
 )
-from bures.benchmarks.models_nuts import Run, long_run, moment_gaussian, summarise, yardstick
+from bures.benchmarks.models_nuts import Run, effective, long_run, moment_gaussian, summarise, yardstick
 from bures.benchmarks.real.existing import reference_draws
 from bures.benchmarks.real.registry import MODELS, SPARE, find_folders
 from bures.check import check_option, check_positive_integer
@@ -70,12 +72,10 @@ class Benchmark:
 
     def cells(self, settings: dict[str, Any]) -> dict[str, Any]:
         cells = {}
-        for names, methods, seed in passes(settings):
-            for name in names:
-                for method in methods:
-                    if method in settings["methods"] and MODELS[name].dim <= LARGEST.get(method, np.inf):
-                        parameters = dict(model=name, method=method, seed=seed)
-                        cells[f"{name}--{method}--{seed}"] = parameters | {key: settings[key] for key in SETTINGS}
+        for name, method, seed in passes(settings):
+            if method in settings["methods"] and MODELS[name].dim <= LARGEST.get(method, np.inf):
+                parameters = dict(model=name, method=method, seed=seed)
+                cells[f"{name}--{method}--{seed}"] = parameters | {key: settings[key] for key in SETTINGS}
         return cells
 
     def run(self, parameters: dict[str, Any]) -> dict[str, Any]:
@@ -89,12 +89,12 @@ class Benchmark:
         return measure(method, target, seed, parameters, known)
 
     def _target(self, name: str) -> bures.Target:
-        """The target on the scale it is fitted on: draws of all methods are compared there."""
+        """The target, with draws on both scales."""
         if self._made is None or self._made[0] != name:
             jax.clear_caches()
             made = MODELS[name].make(self.folders)
-            bare = bures.Target(made.log_density, made.dim, initial_point=made.initial_point, sites=made.sites)
-            self._made = name, bare
+            options = {"initial_point": made.initial_point, "sites": made.sites, "constrain": Scales(made.constrain)}
+            self._made = name, bures.Target(made.log_density, made.dim, **options)
         return self._made[1]
 
     def _yardstick(self, name: str, target: bures.Target, parameters: dict[str, Any]) -> dict[str, Any]:
@@ -110,17 +110,20 @@ class Benchmark:
         gold, model = reference_draws(name, self.folders), MODELS[name]
         if gold is not None:
             found = {"source": "posteriordb", "usable": True, "rhat": 1.0, "smallest_ess": float(len(gold))}
-            moments = summarise(gold, np.full(target.dim, float(len(gold))))
+            moments = {scale: summarise(draws, len(gold)) for scale, draws in on_scales(target, gold).items()}
             return found | moments | {"moment_ness": moment_gaussian(target, gold, len(gold))}
         source, back, run = "yardstick", np.asarray, self._run[1] if self._run and self._run[0] == name else None
         if run is None or not run.is_reference or model.modes > 1 or target.sites:
             run, back = long_run(target, parameters["seed"], parameters, model.modes > 1)
             source = "long chains"
-        draws = back(run.draws).reshape(-1, target.dim)
+        chains = back(run.draws)
+        draws = chains.reshape(-1, target.dim)
+        sizes = {scale: effective(x, len(chains)) for scale, x in on_scales(target, draws).items()}
         if model.exchange is not None:
             draws = exchanged(target, draws, model.exchange)
         found = {"source": source, "usable": run.is_reference, "rhat": run.rhat, "smallest_ess": run.smallest}
-        found |= {"divergences": run.divergences, **summarise(draws, run.ess)}
+        moments = {scale: summarise(x, sizes[scale]) for scale, x in on_scales(target, draws).items()}
+        found |= {"divergences": run.divergences, **moments}
         return found | {"moment_ness": moment_gaussian(target, draws, run.smallest) if run.is_reference else None}
 
     def _known(self, parameters: dict[str, Any]) -> dict[str, Any] | None:
@@ -130,14 +133,19 @@ class Benchmark:
         return found if found and found.get("usable") else None
 
 
-def passes(settings: dict[str, Any]) -> list[tuple[list[str], tuple[str, ...], int]]:
-    """Models, methods and seeds in the order in which they are run: what says most for its time comes first."""
-    names, first = settings["models"], (NUTS, REFERENCE, FIT, SAMPLE)
+def passes(settings: dict[str, Any]) -> Iterator[tuple[str, str, int]]:
+    """Models, methods and seeds in the order in which they are run: what says most for its time comes first.
+
+    All seeds of a model follow each other, so that it is compiled once.
+    """
+    names, ours = settings["models"], [(FIT, SAMPLE, seed) for seed in range(settings["seeds"])]
     small = [name for name in names if MODELS[name].dim <= LARGEST[NUTS]]
-    large = [name for name in names if name not in small]
-    alone = [(part, methods, 0) for part in (small, large) for methods in (first, GUIDES)]
-    again = [(names, (FIT, SAMPLE), seed) for seed in range(1, settings["seeds"])]
-    return [*alone, (names, (ADVI, PATHFINDER), 0), *again]
+    for part in (small, [name for name in names if name not in small]):
+        for name in part:
+            yield from ((name, method, 0) for method in (NUTS, REFERENCE))
+            yield from ((name, method, seed) for *methods, seed in ours for method in methods)
+        yield from ((name, method, 0) for name in part for method in GUIDES)
+    yield from ((name, method, 0) for name in names for method in (ADVI, PATHFINDER))
 
 
 def _attempt(run: Any) -> dict[str, Any]:

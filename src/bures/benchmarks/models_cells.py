@@ -10,6 +10,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import bures
@@ -38,6 +39,26 @@ _JUDGE = 2**31  # folded into a key
 _COUNTED = 1_000  # draws that an answer's own errors are allowed for, at the least: fewer effective ones are its fault
 
 
+# ---- Scales ---------------------------------------------------------------------------------------------------------
+
+OWN, UNCONSTRAINED = "own", "unconstrained"  # the model's variables as it names them, and the scale of the target
+
+
+class Scales(eqx.Module):
+    """The `constrain` of a target that is measured on both scales."""
+
+    constrain: Callable[[Any], dict[str, Any]]
+
+    def __call__(self, z: Any) -> dict[str, Any]:
+        return {OWN: jnp.concatenate([jnp.ravel(part) for part in self.constrain(z).values()]), UNCONSTRAINED: z}
+
+
+@eqx.filter_jit
+def on_scales(target: bures.Target, z: jax.Array) -> dict[str, jax.Array]:
+    """Draws (n, dim) by scale."""
+    return jax.vmap(target.constrain)(z)
+
+
 # ---- Errors ---------------------------------------------------------------------------------------------------------
 
 
@@ -50,6 +71,8 @@ def errors(mean: np.ndarray, sd: np.ndarray, draws: float, reference: dict[str, 
     [0.2, 0.2, 0.1]
     """
     known = {name: np.asarray(reference[name]) for name in ("mean", "sd", "ess", "sd_error")}
+    varies = known["sd"] > 1e-9 * np.abs(known["mean"])  # a correlation of a variable with itself does not
+    known, mean, sd = {name: column[varies] for name, column in known.items()}, mean[varies], sd[varies]
     draws = max(draws, _COUNTED)
     off = np.abs(mean - known["mean"]) / known["sd"]
     ratio = np.abs(sd / known["sd"] - 1)
@@ -80,23 +103,32 @@ def judge(q: Any, target: bures.Target, seed: int, reference: dict[str, Any] | N
     z = q.sample(key, n)
     log_weights = np.asarray(_values(target, z), np.float64) - np.asarray(q.log_prob(z), np.float64)
     found = figures(log_weights)
-    z = np.asarray(z, np.float64)
-    if reference is None or not np.all(np.isfinite(z)):
+    if reference is None or not np.all(np.isfinite(np.asarray(z))):
         return found
-    plain = errors(z.mean(axis=0), z.std(axis=0), n, reference)
-    return found | {"plain": plain, "corrected": _corrected(z, log_weights, reference)}
+    scales = on_scales(target, z)
+    plain = errors_by_scale(scales, np.full(n, 1 / n), n, reference)
+    return found | {"plain": plain, "corrected": _corrected(scales, log_weights, reference)}
 
 
-def _corrected(z: np.ndarray, log_weights: np.ndarray, reference: dict[str, Any]) -> dict[str, Any] | None:
+def _corrected(scales: Any, log_weights: np.ndarray, reference: dict[str, Any]) -> dict[str, Any] | None:
     """Errors of moments weighted by Pareto-smoothed importance weights."""
     log_weights = np.where(np.isnan(log_weights), -np.inf, log_weights)
     if not np.isfinite(np.max(log_weights)):
         return None
     weights = relative_weights(smooth_log_weights(log_weights))
     weights /= weights.sum()
-    mean = weights @ z
-    sd = np.sqrt(np.maximum(weights @ (z - mean) ** 2, 0))
-    return errors(mean, sd, 1 / np.sum(weights**2), reference)
+    return errors_by_scale(scales, weights, 1 / np.sum(weights**2), reference)
+
+
+def errors_by_scale(scales: Any, weights: np.ndarray, draws: float, reference: dict[str, Any]) -> dict[str, Any]:
+    """Errors of the moments of weighted draws, on each scale."""
+    found = {}
+    for scale in (OWN, UNCONSTRAINED):
+        z = np.asarray(scales[scale], np.float64)
+        mean = weights @ z
+        sd = np.sqrt(np.maximum(weights @ (z - mean) ** 2, 0))
+        found[scale] = errors(mean, sd, draws, reference[scale])
+    return found
 
 
 @eqx.filter_jit
@@ -137,12 +169,14 @@ def sample(target: bures.Target, seed: int, settings: dict[str, Any], reference:
     options = {"num_draws": settings["num_draws"], "max_seconds": settings["sample_seconds"]}
     tree = bures.sample(target, key=jax.random.key(seed), progress=False, **options)
     seconds = time.perf_counter() - began
-    z = np.asarray(tree["posterior"]["z"].values, np.float64).reshape(-1, target.dim)
     found = facts_of_tree(tree) | {"outcome": "RETURNED", "seconds": seconds}
     found["verdict"] = found["verdict"][:200]
     if reference is not None:
         # Draws of chains depend on each other: they count as those that were asked for.
-        found["plain"] = errors(z.mean(axis=0), z.std(axis=0), settings["num_draws"], reference)
+        scales = {name: np.asarray(tree["posterior"][name].values) for name in (OWN, UNCONSTRAINED)}
+        scales = {name: draws.reshape(-1, draws.shape[-1]) for name, draws in scales.items()}
+        count = len(scales[OWN])
+        found["plain"] = errors_by_scale(scales, np.full(count, 1 / count), settings["num_draws"], reference)
     return found
 
 
@@ -161,8 +195,9 @@ def peer(name: str, target: bures.Target, seed: int, settings: dict[str, Any], r
     if answer.approximation is not None:
         said |= judge(answer.approximation, target, seed, reference)
     if answer.draws is not None and reference is not None:
-        z = np.asarray(answer.draws, np.float64)
-        said["plain"] = errors(z.mean(axis=0), z.std(axis=0), len(z), reference)
+        count = len(answer.draws)
+        scales = on_scales(target, jnp.asarray(answer.draws))
+        said["plain"] = errors_by_scale(scales, np.full(count, 1 / count), count, reference)
     return said
 
 

@@ -183,10 +183,19 @@ def _starts(key: Key[Array, ""], target: bures.Target) -> Array:
     return q.mean + 0.1 * (q.sample(key, CHAINS) - q.mean)
 
 
-def summarise(draws: np.ndarray, ess: np.ndarray) -> dict[str, Any]:
+def effective(draws: Any, num_chains: int) -> np.ndarray:
+    """Bulk effective sizes of draws that are chain after chain; of what does not vary, their number."""
+    chains = np.asarray(draws, np.float64).reshape(num_chains, -1, np.shape(draws)[-1])
+    sizes = _diagnose("ess", np.moveaxis(chains, 2, 0), method="bulk")
+    return np.where(np.isfinite(sizes), sizes, float(len(draws)))
+
+
+def summarise(draws: Any, ess: np.ndarray | float) -> dict[str, Any]:
     """Moments of each coordinate with their effective sizes, and the relative errors of standard deviations."""
+    draws = np.asarray(draws, np.float64)
+    ess = np.broadcast_to(np.asarray(ess, np.float64), draws.shape[1:])
     mean, sd = draws.mean(axis=0), draws.std(axis=0)
-    kurtosis = np.mean(((draws - mean) / sd) ** 4, axis=0)
+    kurtosis = np.mean(((draws - mean) / np.where(sd > 0, sd, 1)) ** 4, axis=0)
     error = np.sqrt(np.maximum(kurtosis - 1, 1) / (4 * ess))
     columns = {"mean": mean, "sd": sd, "ess": ess, "sd_error": error}
     return {name: [float(f"{value:.6g}") for value in column] for name, column in columns.items()}

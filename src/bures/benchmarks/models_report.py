@@ -2,14 +2,14 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from bures.benchmarks.ladder_sections import Shown
-from bures.benchmarks.models_cells import FIT, NUTS, PEERS, REFERENCE, SAMPLE, is_solved
+from bures.benchmarks.models_cells import FIT, NUTS, OWN, PEERS, REFERENCE, SAMPLE, UNCONSTRAINED, is_solved
 from bures.benchmarks.pages import Criterion, Grid, count, median, number, text
 from bures.benchmarks.real.registry import MODELS
 from bures.experiments.protocol import Results
@@ -58,9 +58,9 @@ def ness(found: Found | None) -> float:
     return 0.0 if found is None else float(found.get("ness") or 0.0)
 
 
-def solved(found: Found | None, by: str = "plain") -> bool:
+def solved(found: Found | None, by: str = "plain", scale: str = OWN) -> bool:
     """Whether the draws are right; of a run that failed they are not."""
-    return bool(found and is_solved(found.get(by)))
+    return bool(found and is_solved((found.get(by) or {}).get(scale)))
 
 
 def answer(method: str) -> str:
@@ -75,10 +75,10 @@ def gradients(table: Table, name: str) -> tuple[float | None, float | None]:
     return mine, None if theirs is None else theirs.get("evaluations") or math.inf
 
 
-def confusion(table: Table, method: str) -> Counter[tuple[bool, bool]]:
+def confusion(table: Table, method: str, scale: str = OWN) -> Counter[tuple[bool, bool]]:
     """(trusted, solved) of every run on a model with a reference."""
     runs = (run for name in table.known(method) for run in table.runs(name, method))
-    return Counter((bool(run.get("trusted")), solved(run, answer(method))) for run in runs)
+    return Counter((bool(run.get("trusted")), solved(run, answer(method), scale)) for run in runs)
 
 
 # ---- Tables ---------------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ def methods_grid(table: Table) -> Grid:
 
 
 METHODS_NOTE = (
-    "Seed 0. Solved: on the scale that all methods work on (logarithms of positive variables and so on), every mean is "
+    "Seed 0. Solved: on the model's own scale, every mean is "
     "within 0.1 reference standard deviations and every standard deviation within 10%, three Monte Carlo standard "
     "errors of both sides allowed for in quadrature. Of `bures.fit` and its peers: draws of the approximation, and the "
     "same corrected by Pareto-smoothed importance weights; of Pathfinder its own draws. Only models whose reference "
@@ -122,12 +122,16 @@ METHODS_NOTE = (
 def verdict_grid(table: Table) -> Grid:
     rows = []
     for method in (FIT, SAMPLE):
-        counts = confusion(table, method)
+        counts = [confusion(table, method, scale) for scale in (OWN, UNCONSTRAINED)]
         for trusted in (True, False):
             label = "trust" if trusted else "do not trust"
-            rows.append((method, label, str(counts[trusted, True]), str(counts[trusted, False])))
-    note = "All seeds, models with a reference. A fit's verdict is about draws corrected by importance weights."
-    return Grid("Verdicts", ("", "verdict", "solved", "not solved"), rows, note)
+            rows.append((method, label, *(str(each[trusted, right]) for each in counts for right in (True, False))))
+    note = (
+        "All seeds, models with a reference. A fit's verdict is about draws corrected by importance weights. Beside "
+        "the model's own scale is the one that all methods work on, where positive variables are logarithms."
+    )
+    heads = ("", "verdict", "solved", "not solved", "solved, unconstrained", "not solved, unconstrained")
+    return Grid("Verdicts", heads, rows, note)
 
 
 def models_grid(table: Table) -> Grid:
@@ -201,13 +205,14 @@ def errors_grid(table: Table) -> Grid:
         evidence = [fit.get("log_evidence"), tree.get("log_evidence")]
         rows.append((name, *map(_both, shown), *(f"{value:.2f}" if value is not None else "–" for value in evidence)))
     heads = ("model", "bures.fit", "corrected", "bures.sample", "AutoMVN", "log evidence, fit", "sample")
-    return Grid(
-        "Largest errors", heads, rows, "Of a mean, in reference standard deviations, and of a standard deviation."
-    )
+    note = "Of a mean, in reference standard deviations, and of a standard deviation, on the model's own scale."
+    return Grid("Largest errors", heads, rows, note)
 
 
 def _both(found: Found | None) -> str:
-    return "–" if found is None else f"{text(found['mean_error'], 2)} / {text(found['deviation_error'], 2)}"
+    if found is None:
+        return "–"
+    return f"{text(found[OWN]['mean_error'], 2)} / {text(found[OWN]['deviation_error'], 2)}"
 
 
 def missing_grid(table: Table, cells: Iterable[str], done: Iterable[str]) -> Grid:
@@ -368,8 +373,17 @@ def flat(results: Results) -> list[Found]:
         record = {name: entry["parameters"][name] for name in ("model", "method", "seed")}
         for name, value in entry["result"].items():
             if isinstance(value, dict):
-                record |= {f"{name} {part}": x for part, x in value.items()}
+                record |= {f"{name} {part}": x for part, x in _leaves(value)}
             elif not isinstance(value, list):
                 record[name] = value
         records.append(record)
     return records
+
+
+def _leaves(found: Found) -> Iterator[tuple[str, Any]]:
+    """Numbers of a nested record with their path; no lists, which are the moments of references."""
+    for name, value in found.items():
+        if isinstance(value, dict):
+            yield from ((f"{name} {path}", x) for path, x in _leaves(value))
+        elif not isinstance(value, list):
+            yield name, value
