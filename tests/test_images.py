@@ -8,7 +8,7 @@ import pytest
 import bures
 from bures.engine import Evaluator
 from bures.family import Gaussian
-from bures.images import exchanges, mirror_image
+from bures.images import exchanges, fourth_corners, mirror_image
 from bures.modes import Mode, add_images, look
 from bures.search import Budget
 
@@ -93,3 +93,48 @@ def test_a_fit_of_a_factor_names_the_other_sign():
     fit = bures.fit(bures.Target(products, DIM + 1), key=jax.random.key(1))
     assert "several modes" in str(fit)
     assert fit.diagnostics.coverage.missed_share == pytest.approx(0.5, abs=0.1)
+
+
+def test_three_modes_of_two_free_choices_tell_the_fourth():
+    dim, apart = 20, np.zeros((2, 20))
+    apart[0, :10], apart[1, 10:] = 8.0, -8.0
+    widths = np.array([[1.0, 1.0], [1.0, 0.6]])  # the last is so narrow that no scattered point comes near
+
+    def density(z):
+        parts = []
+        for i in range(2):
+            for j in range(2):
+                u = (z - i * apart[0] - j * apart[1]) / widths[i, j]
+                parts.append(-0.5 * jnp.sum(u**2) - dim * jnp.log(widths[i, j]))
+        return jax.nn.logsumexp(jnp.stack(parts))
+
+    evaluator = Evaluator(bures.Target(density, dim))
+    rng, budget = np.random.default_rng(0), Budget(evaluator, 3000)
+    known = [Gaussian.unchecked(mean, np.eye(dim)) for mean in (np.zeros(dim), *apart)]
+    views = look(rng, budget, [(q, 1, 64) for q in known])
+    found = add_images(rng, budget, [Mode(q, view) for q, view in zip(known, views, strict=True)])
+    assert len(found) == 4
+    np.testing.assert_allclose(found[-1].gaussian.mean, apart.sum(axis=0), atol=1e-3)
+    assert found[-1].log_mass == pytest.approx(found[0].log_mass, abs=0.05)
+
+
+def test_two_modes_have_no_fourth():
+    budget = Budget(Evaluator(bures.models.gaussian(3)), 100)
+    places, values = fourth_corners(budget, np.eye(3)[:2])
+    assert places.shape == (0, 3) and values.size == 0 and budget.left == 100
+
+
+def test_classes_with_several_numbers_each_change_places():
+    counts = np.array([[30, 2, 1], [25, 3, 2], [1, 4, 28]])  # words of three texts about two subjects
+
+    def texts(z):
+        shares = jax.nn.sigmoid(z[:3])[:, None]
+        words = jax.nn.softmax(jnp.concatenate([z[3:].reshape(2, 2), jnp.zeros((2, 1))], axis=1))
+        return jnp.sum(counts * jnp.log(shares * words[0] + (1 - shares) * words[1])) - jnp.sum(z**2) / 8
+
+    q = mode_of(texts, jnp.array([2.0, 2.0, -2.0, 2.0, 0.0, -2.0, -1.0]))
+    other = np.concatenate([-q.mean[:3], q.mean[5:], q.mean[3:5]])
+    assert texts(jnp.asarray(other)) == pytest.approx(float(texts(jnp.asarray(q.mean))))
+    ends, values = exchanges(Budget(Evaluator(bures.Target(texts, 7)), 1000), q)
+    assert np.min(np.linalg.norm(ends - other, axis=1)) < 0.5
+    assert np.max(values) == pytest.approx(float(texts(jnp.asarray(q.mean))), abs=0.1)

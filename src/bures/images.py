@@ -2,9 +2,11 @@
 
 A factor model does not know the sign of its factors, nor a mixture the order of its parts. No scattered point may come
 near such an image in many dimensions, but it is known where to look: at the mode with some coordinates mirrored at
-zero, and with two coordinates exchanged.
+zero, and with two coordinates, or two blocks of them, exchanged. And where two independent parts of a model have two
+modes each, three of the four tell where the fourth is.
 """
 
+import itertools
 import math
 from typing import Any, NamedTuple
 
@@ -16,8 +18,10 @@ from bures.search import Budget, scout, send_out, whitened
 _SWEEPS = 2  # over all signs
 _EXACT = 0.01  # nats by which log p differs, at the most, at an image that is the same mode again
 _MIRRORED_DIM, _EXCHANGED_DIM = 250, 60
-_PAIRS = 120  # of coordinates that are exchanged, at the most
+_PAIRS = 120  # of coordinates, or of blocks of them, that are exchanged, at the most
+_TURNED = 200  # evaluations for the signs after an exchange of blocks
 _FOLLOWED, _ROUNDS = 10, 12  # the best of them, and how far they are followed
+_CORNERS = 6  # modes of which three each are taken
 _APART = 3.0  # standard deviations between two coordinates whose exchange makes a difference
 
 
@@ -58,24 +62,84 @@ def mirror_image(budget: Budget, q: Gaussian) -> Image | None:
 
 
 def exchanges(budget: Budget, q: Gaussian) -> tuple[np.ndarray, np.ndarray]:
-    """Where a mode with two coordinates exchanged leads, from the best such places, and log p there."""
+    """Where a mode with two coordinates, or blocks of them, exchanged leads from the best places, and log p there."""
     nowhere = np.zeros((0, q.dim)), np.zeros(0)
     if q.dim > _EXCHANGED_DIM:
         return nowhere
-    i, j = np.triu_indices(q.dim, 1)
-    deviations = np.linalg.norm(q.chol, axis=1)
-    differ = np.abs(q.mean[i] - q.mean[j]) > _APART * np.maximum(deviations[i], deviations[j])
-    chosen = np.flatnonzero(differ)
-    chosen = chosen[:: max(1, -(-chosen.size // _PAIRS))]
-    if not chosen.size or budget.left < chosen.size + _FOLLOWED * (_ROUNDS + 2):
+    pairs, blocks = _moved(q, _pairs(q.dim)), _moved(q, _blocks(q.dim))
+    swept = min(len(blocks), _TURNED // (q.dim + 2))
+    needed = len(pairs) + len(blocks) + swept * (q.dim + 2) + _FOLLOWED * (_ROUNDS + 2)
+    if not len(pairs) + len(blocks) or budget.left < needed:
         return nowhere
-    rows, i, j = np.arange(chosen.size), i[chosen], j[chosen]
-    places = np.repeat(q.mean[None], chosen.size, axis=0)
-    places[rows, i], places[rows, j] = q.mean[j], q.mean[i]
-    best = np.argsort(-_values(budget, places))[:_FOLLOWED]
+    values = _values(budget, q.mean[np.concatenate([pairs, blocks])])
+    blocks = blocks[np.argsort(-values[len(pairs) :], kind="stable")[:swept]]
+    turned, heights = _turned(budget, q.mean[blocks], blocks != np.arange(q.dim))
+    places, values = np.concatenate([q.mean[pairs], turned]), np.append(values[: len(pairs)], heights)
+    best = np.argsort(-values, kind="stable")[:_FOLLOWED]
     look = whitened(budget.value_and_score, q.mean, q.chol)
     ends, values, home = scout(look, send_out(look, q.whiten(places[best])), rounds=_ROUNDS)
     return q.push(ends[~home]), values[~home]
+
+
+def _pairs(dim: int) -> np.ndarray:
+    """Orders of the coordinates with two exchanged."""
+    i, j = np.triu_indices(dim, 1)
+    orders = np.tile(np.arange(dim), (i.size, 1))
+    orders[np.arange(i.size), i], orders[np.arange(i.size), j] = j, i
+    return orders
+
+
+def _blocks(dim: int) -> np.ndarray:
+    """Orders of the coordinates with two neighbouring blocks of one width exchanged: rows of a matrix, say.
+
+    >>> _blocks(5).tolist()
+    [[2, 3, 0, 1, 4], [0, 3, 4, 1, 2]]
+    """
+    places = [(begin, width) for width in range(2, dim // 2 + 1) for begin in range(dim - 2 * width + 1)]
+    orders = np.tile(np.arange(dim), (len(places), 1))
+    for order, (begin, width) in zip(orders, places, strict=True):
+        order[begin : begin + 2 * width] = np.roll(order[begin : begin + 2 * width], width)
+    return orders
+
+
+def _moved(q: Gaussian, orders: np.ndarray) -> np.ndarray:
+    """The orders that move the mean by more than its deviations, or so many of them."""
+    deviations = np.linalg.norm(q.chol, axis=1)
+    widest = np.maximum(deviations, deviations[orders])
+    moved = orders[np.any(np.abs(q.mean[orders] - q.mean) > _APART * widest, axis=1)]
+    return moved[:: max(1, -(-len(moved) // _PAIRS))]
+
+
+def _turned(budget: Budget, places: np.ndarray, fixed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Places with those signs turned that log p is higher with, each by itself, and log p there.
+
+    A class that changes places with another turns the sign of the logit between them, but of nothing that is its own:
+    those coordinates are `fixed`.
+    """
+    dim = places.shape[1]
+    signs = np.concatenate([np.ones((1, dim)), 1 - 2 * np.eye(dim)])
+    values = _values(budget, (places[:, None] * signs).reshape(-1, dim)).reshape(len(places), 1 + dim)
+    turned = np.where((values[:, 1:] > values[:, :1]) & ~fixed, -places, places)
+    return turned, _values(budget, turned)
+
+
+def fourth_corners(budget: Budget, means: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The places that make a parallelogram of three modes, where log p is finite, and log p there.
+
+    >>> from bures import Target
+    >>> from bures.engine import Evaluator
+    >>> budget = Budget(Evaluator(Target(lambda z: -((z[0] ** 2 - 9) ** 2) - (z[1] ** 2 - 16) ** 2, 2)), 100)
+    >>> places, values = fourth_corners(budget, np.array([[3.0, 4.0], [-3.0, 4.0], [3.0, -4.0]]))
+    >>> places[np.argmax(values)].tolist()
+    [-3.0, -4.0]
+    """
+    means = means[:_CORNERS]
+    triples = [(a, b, c) for b, c in itertools.combinations(range(len(means)), 2) for a in range(len(means))]
+    places = np.array([means[b] + means[c] - means[a] for a, b, c in triples if a not in (b, c)])
+    if not len(places) or budget.left < len(places):
+        return np.zeros((0, means.shape[-1])), np.zeros(0)
+    values = _values(budget, places)
+    return places[np.isfinite(values)], values[np.isfinite(values)]
 
 
 def _values(budget: Budget, z: np.ndarray) -> np.ndarray:

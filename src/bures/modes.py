@@ -13,7 +13,7 @@ import numpy as np
 
 from bures import linalg
 from bures.family.gaussian import Gaussian
-from bures.images import exchanges, is_apart, mirror_image
+from bures.images import exchanges, fourth_corners, is_apart, mirror_image
 from bures.search import EXPECTED, Budget, Summit, ascend, climb
 from bures.survey import Known, of_known, spread, unknown_places
 from bures.threads import one_blas_thread
@@ -179,11 +179,22 @@ def add_images(rng: np.random.Generator, budget: Budget, modes: Sequence[Mode], 
                 if image.is_exact:
                     found += weigh_gaussians(rng, budget, [image.gaussian], found)
                 ends, values = np.append(ends, image.gaussian.mean[None], axis=0), np.append(values, image.value)
-            known = [(mode.gaussian, mode.height) for mode in found]
-            places = unknown_places(budget, ends, values, known, source.gaussian, _CLIMBS)
-            summits = _climb(budget.keeping(_DRAWS), places, found)
-            found += weigh(rng, budget, distinct(summits, [mode.gaussian for mode in found], None), found)
+            found += _new_from(rng, budget, ends, values, found, source.gaussian)
+        if len(found) > 2 and budget.left > 2 * _DRAWS:
+            heaviest = sorted(found, key=lambda mode: -mode.log_mass)
+            corners = fourth_corners(budget.keeping(_DRAWS), np.stack([mode.gaussian.mean for mode in heaviest]))
+            found += _new_from(rng, budget, *corners, found, heaviest[0].gaussian)
     return found
+
+
+def _new_from(
+    rng: np.random.Generator, budget: Budget, ends: np.ndarray, values: np.ndarray, modes: Sequence[Mode], q: Gaussian
+) -> list[Mode]:
+    """The modes that the highest of these places lead to, other than those known."""
+    known = [(mode.gaussian, mode.height) for mode in modes]
+    places = unknown_places(budget, ends, values, known, q, _CLIMBS)
+    summits = _climb(budget.keeping(_DRAWS), places, modes)
+    return weigh(rng, budget, distinct(summits, [mode.gaussian for mode in modes], None), modes)
 
 
 def is_explained(q: Gaussian, z: np.ndarray, scores: np.ndarray) -> np.ndarray:

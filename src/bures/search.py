@@ -315,10 +315,12 @@ class Ascent(NamedTuple):
         return float(self.score @ self.covariance_times(self.score) / 2)
 
 
-def ascend(evaluate: Evaluate, point: np.ndarray, *, evaluations: int, arrived: float = _ARRIVED) -> Ascent | None:
+def ascend(
+    evaluate: Evaluate, point: "np.ndarray | Ascent", *, evaluations: int, arrived: float = _ARRIVED
+) -> Ascent | None:
     """Uphill from a point by L-BFGS, with at most so many evaluations; None if it has no finite density.
 
-    It has arrived when another step promises less than `arrived` nats.
+    It has arrived when another step promises less than `arrived` nats. From an ascent that was cut off it goes on.
     """
 
     def look(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -326,12 +328,14 @@ def ascend(evaluate: Evaluate, point: np.ndarray, *, evaluations: int, arrived: 
         return np.where(np.all(np.isfinite(scores), axis=1) & np.isfinite(values), values, -np.inf), scores
 
     with np.errstate(all="ignore"):
-        values, scores = look(point[None])
-        if not np.isfinite(values[0]):
-            return None
-        empty = np.zeros((0, point.size))
-        at = Ascent(np.array(point, np.float64), float(values[0]), scores[0], empty, empty)
-        spent = 1
+        if isinstance(point, Ascent):
+            at, spent = point, 0
+        else:
+            values, scores = look(point[None])
+            if not np.isfinite(values[0]):
+                return None
+            empty = np.zeros((0, point.size))
+            at, spent = Ascent(np.array(point, np.float64), float(values[0]), scores[0], empty, empty), 1
         while spent < evaluations:
             direction = at.covariance_times(at.score)
             slope = float(at.score @ direction)

@@ -16,10 +16,12 @@ from bures.family.low_rank import LowRankGaussian
 from bures.search import ascend
 
 _DRAWS = 24  # the same at every point of the climb, in pairs: one block of the evaluator
-_CLIMB = 50  # evaluations of the bound
+_CLIMB, _MORE = 40, 40  # evaluations of the bound, and as many again where it may arrive with them
 _ARRIVED = 0.1  # nats that its next step promises, where it ends: fixed draws are off by more
 _FIRST_SCALES = (1.0, 0.1, 0.01, 1e-3)  # the first that has a finite bound
-_LAST, _RISING = 10, 10.0  # nats by which the last evaluations raise the bound of a climb that was cut off far below
+# Nats by which the last evaluations raise the bound of a climb that was cut off far below, and of one that would not
+# arrive with more.
+_LAST, _RISING, _FAR = 10, 10.0, 50.0
 
 
 class Climbed(NamedTuple):
@@ -49,6 +51,8 @@ def climb_smoothed(rng: np.random.Generator, evaluator: Evaluator, point: np.nda
     for scale in _FIRST_SCALES:
         begin = np.concatenate([point, np.full(dim, np.log(scale))])
         top = ascend(bound, begin, evaluations=_CLIMB, arrived=_ARRIVED)
+        if top is not None and highest[-1] - highest[-_LAST:][0] < _FAR:
+            top = ascend(bound, top, evaluations=_MORE, arrived=_ARRIVED)
         if top is not None:
             mean, scales = top.point[:dim], np.exp(top.point[dim:])
             q = LowRankGaussian.unchecked(mean, scales, np.zeros((dim, 0)), np.zeros(0), False)
