@@ -221,7 +221,7 @@ def test_models_gaussians_and_versions_are_measured_told_and_kept(tmp_path, monk
     chosen = dict(only=["tiny", "gaussians", "unchanged"], methods=[DEFAULT, AUTO_NORMAL], old=repository)
     options = dict(seeds=1, out=tmp_path, say=said.append, **chosen, **TINY)
     folder = families.run(**options)
-    assert said[0] == "0/4 tiny--bures.fit--0" and len(said) == 14  # four cells, ten criteria
+    assert said[0] == "0/4 tiny--bures.fit--0" and len(said) == 15  # four cells, eleven criteria
     with (folder / "tables.csv").open() as file:
         ours, theirs, gaussian = csv.DictReader(file)
     assert 0 < float(ours["warm_seconds"]) <= float(ours["cold_seconds"]) and ours["outcome"] == "CONVERGED"
@@ -233,7 +233,7 @@ def test_models_gaussians_and_versions_are_measured_told_and_kept(tmp_path, monk
     assert (folder / "figures.webp").is_file() and "(figures.webp)" in told
     assert "data:image/png;base64," in (folder / "families.html").read_text()
     families.run(**options)  # only the criteria are said again
-    assert len(said) == 24
+    assert len(said) == 26
 
 
 def test_a_contestant_that_fails_is_a_result(monkeypatch, tmp_path):
@@ -320,12 +320,13 @@ def made_up(lower=(), slower=()):
                 "steps": 20,
                 "evaluations": 4000,
                 "draws": 100,
+                "evaluations_by_phase": {"start": 100, "steps": 2000, "search": 0, "judgement": 2000},
             }
             fit |= {"seconds": d * (4e-4 if kind == "fixed" else 6e-4), "step_seconds": 1e-5 * d**1.05}
             fit |= {"kl": d * 2e-6, "kl_by_draws": d * 2e-6, "kl_error": 1e-3}
             compiled = {"elements": 100 * d, "shape": f"100,{d}", "program": "jit__evaluate"}
             found = {"fits": [fit, fit], "memory": {"before": 0, "peak": 2**30 + 30_000 * d}}
-            found |= {"largest_compiled": compiled, "largest_of_numpy": 110 * d if d < 100_000 else None}
+            found |= {"largest_compiled": compiled, "largest_of_numpy": 2000 * d if d < 100_000 else None}
             results[f"{kind}{d}"] = {"parameters": dict(section="gaussians", kind=kind, dim=d), "result": found}
     return results
 
@@ -335,9 +336,9 @@ SETTINGS = families.SETTINGS | {"models": list(models.DIMENSIONS), "contestants"
 
 def test_tables_judge_by_the_criteria(tmp_path):
     lines = report.write(made_up(), SETTINGS, tmp_path)
-    assert [line.split()[-1] for line in lines] == ["yes"] * 9
+    assert [line.split()[-1] for line in lines] == ["yes"] * 10
     told = (tmp_path / "tables.md").read_text()
-    assert "Criteria: 9 of 9 hold" in told and "d^0.5" in told and "| fixed | 100,000 | LowRank | 10 |" in told
+    assert "Criteria: 10 of 10 hold" in told and "d^0.5" in told and "| fixed | 100,000 | LowRank | 10 |" in told
     lines = report.write(made_up(lower=["rats", "lsat", "ovarian"], slower=["lsat"]), SETTINGS, tmp_path)
     assert [line.split()[-1] for line in lines][:3] == ["no", "no", "yes"]
     told = (tmp_path / "tables.md").read_text()
