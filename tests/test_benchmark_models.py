@@ -322,6 +322,20 @@ def test_what_a_run_found_is_right(folder):
     assert limits["“trust” on runs that are not solved"] and not limits["models"]
 
 
+def test_a_model_is_judged_by_most_of_its_seeds():
+    def run(trusted, right):
+        error = {"mean_excess": 0.0 if right else 1.0, "deviation_excess": 0.0}
+        return {"trusted": trusted, "corrected": {cells.OWN: error, cells.UNCONSTRAINED: error}}
+
+    three = {seed: run(*each) for seed, each in enumerate([(True, True), (True, False), (False, True)])}
+    table = report.Table({("challenger", FIT): three, ("challenger", REFERENCE): {0: {"usable": True}}})
+    assert report.by_model(table, FIT) == {(True, True): 1}
+    assert report.confusion(table, FIT) == {(True, True): 1, (True, False): 1, (False, True): 1}
+    found = {each.label: each.value for each in report.criteria(table)}
+    assert found["“trust” on models that are not solved"] is None
+    assert found["“trust” on runs that are not solved"] == 1 and found["“do not trust” on runs that are solved"] == 0.5
+
+
 def test_references_are_the_moments_of_their_draws():
     draws = np.random.default_rng(0).normal(2, 3, (50_000, 1))
     found = models_nuts.summarise(draws, 50_000.0)

@@ -81,6 +81,22 @@ def confusion(table: Table, method: str, scale: str = OWN) -> Counter[tuple[bool
     return Counter((bool(run.get("trusted")), solved(run, answer(method), scale)) for run in runs)
 
 
+def by_model(table: Table, method: str) -> Counter[tuple[bool, bool]]:
+    """(trusted, solved) of every model with a reference, each by most of its seeds."""
+    return Counter(
+        (
+            _most(run.get("trusted") for run in table.runs(name, method)),
+            _most(solved(run, answer(method)) for run in table.runs(name, method)),
+        )
+        for name in table.known(method)
+    )
+
+
+def _most(values: Iterable[Any]) -> bool:
+    values = list(map(bool, values))
+    return 2 * sum(values) > len(values)
+
+
 # ---- Tables ---------------------------------------------------------------------------------------------------------
 
 
@@ -295,16 +311,18 @@ def _of_sample(table: Table) -> list[Criterion]:
 
 
 def _of_verdicts(table: Table) -> list[Criterion]:
-    counts = confusion(table, FIT) + confusion(table, SAMPLE)
+    """Of models, by most of their seeds, and of single runs."""
     wrong = [(name, method) for method in (FIT, SAMPLE) for name in table.known(method) if _misled(table, name, method)]
-    unsolved, right = (counts[True, each] + counts[False, each] for each in (False, True))
     note = "; ".join(f"{name} ({method})" for name, method in wrong)
-    return [
-        Criterion(
-            "“trust” on runs that are not solved", counts[True, False] / unsolved if unsolved else None, WRONG, note
-        ),
-        Criterion("“do not trust” on runs that are solved", counts[False, True] / right if right else None, COY),
-    ]
+    found = []
+    for unit, counted in (("models", by_model), ("runs", confusion)):
+        counts = counted(table, FIT) + counted(table, SAMPLE)
+        unsolved, right = (counts[True, each] + counts[False, each] for each in (False, True))
+        misled = counts[True, False] / unsolved if unsolved else None
+        coy = counts[False, True] / right if right else None
+        found.append(Criterion(f"“trust” on {unit} that are not solved", misled, WRONG, note))
+        found.append(Criterion(f"“do not trust” on {unit} that are solved", coy, COY))
+    return found
 
 
 def _misled(table: Table, name: str, method: str) -> bool:
