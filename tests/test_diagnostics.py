@@ -178,6 +178,7 @@ def test_every_line_is_printed(key):
 PRECISE = Correction(mean_error=0.01, deviation_error=0.01, effective=5000.0, shift=0.0, largest=0.05)
 EVEN = Correction(mean_error=0.01, deviation_error=0.01, effective=5000.0, shift=0.0, largest=0.001)
 VAGUE = Correction(mean_error=0.3, deviation_error=0.4, effective=20.0, shift=1.0, largest=0.2)
+NARROW = Correction(mean_error=0.01, deviation_error=0.01, effective=5000.0, shift=0.0, largest=0.001, widening=1.4)
 APART = Missed(np.array([30.0, 0.0]), 0.25, is_apart=True)
 NEAR = Missed(np.array([0.0, 0.0]), 0.25, is_apart=False)
 
@@ -187,6 +188,15 @@ def judged(khat=0.2, ness=0.97, *, error=0.05, correction=PRECISE, coverage=None
     return bures.Diagnostics(
         10_000, 0.0, 0.1, 0.1, 10, ness, khat, error, 0.7, 0.2, 0.1, rounding, correction, coverage, names=("a", "b")
     )
+
+
+def test_what_weights_widen_is_measured(key):
+    target = bures.Target(lambda z: -jnp.sum(z**2 / jnp.array([2.0, 0.5])) / 2, 2)  # variances 2 and 1/2
+    found = diagnose(key, bures.Gaussian.standard(2), target, num_samples=100_000)
+    assert found.correction.widening == pytest.approx(math.sqrt(2), rel=0.1)
+    assert not found.trustworthy
+    wide = diagnose(key, bures.Gaussian.from_moments(jnp.zeros(2), 2 * jnp.eye(2)), target)
+    assert wide.correction.widening == pytest.approx(1, abs=0.03) and wide.trustworthy
 
 
 @pytest.mark.parametrize(
@@ -202,6 +212,8 @@ def judged(khat=0.2, ness=0.97, *, error=0.05, correction=PRECISE, coverage=None
         (judged(0.95, 0.4, correction=VAGUE), Verdict.UNTRUSTED, "Do not trust"),
         (judged(1.3, 0.4), Verdict.UNTRUSTED, "Do not trust"),
         (judged(1.3, 0.4, correction=EVEN), Verdict.USABLE, "do correct the moments"),
+        (judged(0.5, 0.4, correction=NARROW), Verdict.UNTRUSTED, "widen a standard deviation by 40%"),
+        (judged(0.2, 0.97, correction=NARROW), Verdict.CLOSE, "as they are"),
         (judged(math.inf, 0.01), Verdict.DEGENERATE, "degenerate"),
         (judged(math.nan, math.nan), Verdict.DEGENERATE, "degenerate"),
         (judged(3.0, 0.99, rounding=0.2), Verdict.ROUNDED, "jax_enable_x64"),

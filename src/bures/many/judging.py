@@ -41,6 +41,7 @@ class Figures:
     effective: np.ndarray
     shift: np.ndarray
     largest: np.ndarray
+    widening: np.ndarray
     outside: np.ndarray
 
     @classmethod
@@ -141,4 +142,5 @@ def _corrections(z: np.ndarray, log_weights: np.ndarray) -> Any:
     errors = np.where(np.isfinite(errors), errors, np.inf).max(axis=2)
     total = weights.sum(axis=1)
     shift = np.abs(mean / deviation).max(axis=1)
-    return *errors, total**2 / (weights**2).sum(axis=1), shift, weights.max(axis=1) / total
+    widening = (deviation / np.sqrt(np.mean(centred**2, axis=1))).max(axis=1)
+    return *errors, total**2 / (weights**2).sum(axis=1), shift, weights.max(axis=1) / total, widening
