@@ -19,6 +19,7 @@ import numpy as np
 from bures.check import check_positive_integer, fail
 
 _HEARTBEAT = 20  # seconds without a sign of life after which a process counts as dead
+_CONNECT = 50  # seconds in which all processes have to come: where one has died before, the others must not wait long
 _SHUTDOWN = 20  # seconds that a process which has finished waits for the others
 _GIVEN = "Give --coordinator, --num-processes and --process-id, or none of them under Slurm, Open MPI or on TPU pods."
 
@@ -39,6 +40,7 @@ def start(
     process_id: int | None = None,
     *,
     heartbeat_seconds: int = _HEARTBEAT,
+    connect_seconds: int = _CONNECT,
 ) -> None:
     """Start JAX's distributed runtime in this process: before anything else of JAX, in all processes alike.
 
@@ -49,6 +51,8 @@ def start(
     - `process_id`: the number of this one, from 0.
     - `heartbeat_seconds`: when a process has died, the others end with an error after at most about this long; most
         often at once, when they next need its rows.
+    - `connect_seconds`: all processes have to have come within this time, else those that have end with an error. More
+        where a cluster starts them minutes apart.
 
     Ctrl-C ends this process without ceremony, and so the others: a fit goes on from its checkpoint.
     """
@@ -56,16 +60,19 @@ def start(
     if any(given) and not all(given):
         raise fail("coordinator, num_processes and process_id", "given together", given, _GIVEN)
     check_positive_integer("heartbeat_seconds", heartbeat_seconds, "For example 20.")
+    check_positive_integer("connect_seconds", connect_seconds, "For example 300.")
     try:
         jax.distributed.initialize(
             coordinator,
             num_processes,
             process_id,
+            initialization_timeout=connect_seconds,
             heartbeat_timeout_seconds=heartbeat_seconds,
             shutdown_timeout_seconds=_SHUTDOWN,
         )
     except (ValueError, RuntimeError) as error:
-        raise RuntimeError(f"The processes could not find each other: {error} {_GIVEN}") from error
+        late = f"All have to come within connect_seconds={connect_seconds}."
+        raise RuntimeError(f"The processes could not find each other: {error} {_GIVEN} {late}") from error
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     atexit.register(_end_alone)  # it runs before JAX's own end, which would wait for a process that is lost

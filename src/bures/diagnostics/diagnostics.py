@@ -25,7 +25,7 @@ _WORKS, _MAY_WORK = (0.04, 0.08, 1000), (0.05, 0.1, 500)
 _HEAVIEST = 1.2  # k̂ of a close fit whose far tails alone are lighter than the target's
 _LARGEST = 0.005  # share of the heaviest draw in the weight of all
 _LEAST_DRAWS = 25  # for k̂, which needs a tail to look at
-_WIDER = 1.35  # times by which weights may widen a standard deviation: where it is more, q hardly has draws further out
+_WIDER = 1.3  # times by which weights may widen a standard deviation: where it is more, q hardly has draws further out
 _LED = 50  # effective draws, by weights as they are, below which a few lead: one has a share of a seventh or more
 _ROUNDED = 0.05  # nats of rounding in log p that matter
 
