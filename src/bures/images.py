@@ -68,8 +68,10 @@ def exchanges(budget: Budget, q: Gaussian) -> tuple[np.ndarray, np.ndarray]:
         return nowhere
     pairs, blocks = _moved(q, _pairs(q.dim)), _moved(q, _blocks(q.dim))
     swept = min(len(blocks), _TURNED // (q.dim + 2))
-    needed = len(pairs) + len(blocks) + swept * (q.dim + 2) + _FOLLOWED * (_ROUNDS + 2)
-    if not len(pairs) + len(blocks) or budget.left < needed:
+    left = budget.left - len(pairs) - _FOLLOWED * (_ROUNDS + 2)
+    if left < len(blocks) + swept * (q.dim + 2):
+        blocks, swept = blocks[:0], 0
+    if not len(pairs) + len(blocks) or left < 0:
         return nowhere
     values = _values(budget, q.mean[np.concatenate([pairs, blocks])])
     blocks = blocks[np.argsort(-values[len(pairs) :], kind="stable")[:swept]]
