@@ -19,7 +19,7 @@ import numpy as np
 from bures.check import check_positive_integer, fail
 
 _HEARTBEAT = 20  # seconds without a sign of life after which a process counts as dead
-_CONNECT = 50  # seconds in which all processes have to come: where one has died before, the others must not wait long
+_CONNECT = 45  # seconds in which all processes have to come: where one has died before, the others must not wait long
 _SHUTDOWN = 20  # seconds that a process which has finished waits for the others
 _GIVEN = "Give --coordinator, --num-processes and --process-id, or none of them under Slurm, Open MPI or on TPU pods."
 
