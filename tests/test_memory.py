@@ -40,6 +40,15 @@ def test_of_programs_for_other_shapes_only_the_latest_are_kept():
     assert programs.count == 3
 
 
+def test_where_fewer_are_kept_than_there_are_all_others_go(monkeypatch):
+    programs = Programs(lambda static, arrays: jnp.sum(static.combine(arrays)), kept=5)
+    for n in range(1, 8):
+        monkeypatch.setattr(programs, "kept", 2 if n == 7 else 5)
+        static, arrays, owners = split(np.ones(n, np.float32))
+        programs.of(owners, static, arrays)(static, arrays)
+    assert programs.count == 2
+
+
 def test_models_of_ever_new_shapes_do_not_add_up(monkeypatch):
     monkeypatch.setattr(engine._PROGRAMS, "kept", 2)
     rng = np.random.default_rng(0)

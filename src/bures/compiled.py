@@ -143,7 +143,7 @@ class Programs:
         if name not in self._shared:
             self._shared[name] = self._compile()
         self._shared.move_to_end(name)
-        if len(self._shared) > self.kept:
+        while len(self._shared) > self.kept:
             self._shared.popitem(last=False)
         return self._shared[name]
 
