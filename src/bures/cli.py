@@ -309,11 +309,12 @@ def bench(
             help="posteriordb: real posteriors with reference draws. speed: what the default fit promises. cold: the "
             "first answer in a fresh process. honesty: what the verdict says, against exact draws. families: mean "
             "field, low rank and full rank on real models of 65 to 3,075 dimensions. ladder: mixtures, centring and "
-            "`bures.sample` where one Gaussian is not enough. models: all of it, six peers and NUTS on real models."
+            "`bures.sample` where one Gaussian is not enough. scale: data of any size, by batches, devices and "
+            "processes. models: all of it, six peers and NUTS on real models."
         ),
     ],
     path: Annotated[
-        Path | None, typer.Option(help="posteriordb's folder. [default: BURES_POSTERIORDB in the environment]")
+        Path | None, typer.Option(help="posteriordb's folder; scale: where data are kept. [default: BURES_POSTERIORDB in the environment]")
     ] = None,
     seeds: Annotated[int | None, typer.Option(help="Repetitions. [default: the benchmark's own]")] = None,
     slow_seeds: Annotated[
