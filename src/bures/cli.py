@@ -314,7 +314,7 @@ def bench(
         ),
     ],
     path: Annotated[
-        Path | None, typer.Option(help="posteriordb's folder; scale: where data are kept. [default: BURES_POSTERIORDB in the environment]")
+        Path | None, typer.Option(help="posteriordb's folder [default: BURES_POSTERIORDB]; scale: one for its data.")
     ] = None,
     seeds: Annotated[int | None, typer.Option(help="Repetitions. [default: the benchmark's own]")] = None,
     slow_seeds: Annotated[
