@@ -8,7 +8,6 @@ import argparse
 import functools
 import importlib
 import json
-import platform
 import sys
 import time
 from pathlib import Path
@@ -48,15 +47,11 @@ def main() -> int:
 
 
 def _note(out: Path, name: str, found: dict) -> None:
-    import importlib.metadata
-
+    from bures.experiments.provenance import provenance
     from bures.files import write_atomically
 
     kept = json.loads(out.read_text()) if out.exists() else {}
-    packages = ("bures", "jax", "jaxlib", "numpy", "equinox")
-    versions = {each: importlib.metadata.version(each) for each in packages} | {"python": platform.python_version()}
-    date = time.strftime("%Y-%m-%d", time.gmtime())
-    kept[name] = found | {"versions": versions, "date": date}
+    kept[name] = found | {"made by": provenance()}
     write_atomically(out, (json.dumps(kept, indent=1, ensure_ascii=False) + "\n").encode())
 
 
