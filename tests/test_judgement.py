@@ -63,7 +63,9 @@ def test_a_mode_narrower_than_the_one_found_is_named(dim, distance, width, seed)
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize(("place", "width"), [([0.7, 0.7], 0.01), ([1.2, 0.0, 0.0, 0.0, 0.9], 0.12)])
+@pytest.mark.parametrize(
+    ("place", "width"), [([0.7, 0.7], 0.01), ([2.0, 1.5], 0.05), ([1.2, 0.0, 0.0, 0.0, 0.9], 0.12)]
+)
 def test_a_spike_off_the_middle_of_a_slab_is_not_passed_over(place, width, seed):
     target = mixture([0.5, 0.5], [np.zeros(len(place)), place], [1.0, width])
     found = bures.fit(target, key=jax.random.key(seed)).diagnostics

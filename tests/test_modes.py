@@ -131,6 +131,30 @@ def test_points_are_scattered_about_all_modes():
     assert np.sum(np.abs(z[:, 0]) < 400) > 50
 
 
+def test_points_are_scattered_in_the_plane_of_modes_and_zero():
+    nothing = View(np.zeros((0, 9)), np.zeros(0), np.zeros(0), 0.0, 0.0)
+    means = np.zeros((2, 9))
+    means[0, 0], means[1, 1] = 12.0, 12.0
+    modes = [Mode(Gaussian.unchecked(mean, np.eye(9)), nothing) for mean in means]
+    z = scatter(np.random.default_rng(0), modes, None, 900, 9, 20.0)
+    assert z.shape == (900, 9)
+    in_plane = np.all(np.abs(z[:, 2:]) < 1e-9, axis=1)
+    assert np.sum(in_plane) > 150
+    assert np.sum(in_plane & (np.linalg.norm(z - (-means[0]), axis=1) < 6)) > 2
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_narrow_mode_in_the_plane_of_others_is_found(seed):
+    """A square of modes about zero, two of them a third as wide: no point all around comes near these in d = 15."""
+    plane = np.linalg.qr(np.random.default_rng(0).standard_normal((15, 2)))[0]
+    means = 12 * np.array([[1, 0], [0, 1], [-1, 0], [0, -1]]) @ plane.T
+    covariances = np.array([1.0, 1.0, 0.1, 0.1])[:, None, None] * np.eye(15)
+    evaluator = Evaluator(mixture(np.full(4, 0.25), means, covariances))
+    budget, rng = Budget(evaluator, 8000), np.random.default_rng(seed)
+    known = weigh(rng, budget, climb(budget.value_and_score, means[:2]), ())
+    assert len(find_modes(rng, budget, known)) == 4
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_a_draw_that_falls_onto_a_known_mode_is_not_counted(seed):
     """It would outweigh all others, and with them the mode would be taken for one that two or three draws see."""

@@ -8,7 +8,7 @@ import bures
 from bures.engine import Evaluator
 from bures.family.gaussian import Gaussian
 from bures.search import Budget, Scouts
-from bures.survey import hidden_places, spread, surprising_places, survey, unknown_places, without_known
+from bures.survey import _evenly, hidden_places, spread, surprising_places, survey, unknown_places, without_known
 
 
 def beside(place, width, weight=0.3):
@@ -118,8 +118,24 @@ def test_a_mode_shows_in_the_last_digits_before_it_rules_a_place():
     values, scores = evaluator.value_and_score(u)
     assert np.max(np.abs(scores + u)) < 1e-3
 
-    def left(mass):
-        return hidden_places(Budget(evaluator, 200), standard(4), [(standard(4), mass)], Scouts(u, values, scores), 150)
+    def left(mass, width=1.0):
+        known = [(Gaussian.unchecked(np.zeros(4), width * np.eye(4)), mass)]
+        return hidden_places(Budget(evaluator, 200), standard(4), known, Scouts(u, values, scores), 150)[0]
 
-    assert np.any(np.linalg.norm(left(mass)[0] - place, axis=1) < 0.1)
-    assert left(mass + 1)[0].shape == (0, 4)  # where no Gaussian is exact, nothing is told from its errors
+    assert np.any(np.linalg.norm(left(mass) - place, axis=1) < 0.1)
+    assert np.any(np.linalg.norm(left(mass + 1) - place, axis=1) < 0.1)  # log p itself tells the mass
+    assert left(mass, 1.1).shape == (0, 4)  # where no Gaussian is exact, nothing is told from its errors
+
+
+@pytest.mark.parametrize("dim", [2, 3, 4, 5, 8, 10])
+def test_points_all_around_are_spread_more_evenly_than_chance(dim):
+    """Counts in cells of equal size, by signs of coordinates and halves of the logarithm of the radius."""
+    rng = np.random.default_rng(0)
+    uneven = []
+    for _ in range(20):
+        share, directions = _evenly(rng, 512, dim)
+        np.testing.assert_allclose(np.linalg.norm(directions, axis=1), 1)
+        cells = (share > 0.5) + 2 * (directions[:, 0] > 0) + 4 * (directions[:, 1] > 0)
+        counts = np.bincount(cells, minlength=8)
+        uneven.append(np.sum((counts - 64) ** 2 / 64))
+    assert np.mean(uneven) < 3.5  # of independent points 7

@@ -29,7 +29,9 @@ _ROUNDS = 10  # of a climb
 _NEWTON_DIM = 100  # beyond it climbs go by gradients
 _ASCENT = 300  # evaluations of a climb by gradients
 _WIDER = 1.5  # times the box that holds all that is known
+_BOX_DIM = 3
 _AROUND = 6.0  # standard deviations of a mode that the box holds
+_SPANNING, _FLAT = 4, 1e-3  # modes that span a plane, at the most, and its thickness for its width
 _WAY_HOME = 6  # climbs in a row that found nothing new, before the next scatter
 UNSEEN = 0.7  # error of a log mass from which it rests on two or three draws
 MODES = 6  # that are kept where evaluations are few: the heaviest
@@ -124,21 +126,44 @@ def find_modes(
 def scatter(
     rng: np.random.Generator, modes: Sequence[Mode], scale: Gaussian | None, count: int, dim: int, reach: float
 ) -> np.ndarray:
-    """Points all around: by thirds about the widest mode, about each mode, and in the box that holds all modes."""
+    """Points all around: about the widest mode, about each mode, in the box that holds all modes, and in the plane
+    through them.
+
+    Where the widest rules, others are seen last: in more dimensions than boxes can be filled in, it has twice as many.
+    Modes that are images of each other, or those of independent parts of a model, lie in a plane of few dimensions that
+    some of them span, often with zero: there even narrow ones are not far from a few points.
+    """
     if scale is None:
         standard = Gaussian.unchecked(np.zeros(dim), np.eye(dim))
         scale = max((mode.gaussian for mode in modes), key=lambda q: float(q.log_det_root()), default=standard)
     if len(modes) < 2:
         return scale.push(spread(rng, count, dim, reach))
-    third = count // 3
-    around = np.array_split(spread(rng, third, dim, reach)[rng.permutation(third)], len(modes))
+    plane = _plane_of(modes, scale)
+    twice = 2 if dim > _BOX_DIM else 1
+    parts = 2 + twice + bool(plane.shape[1])
+    each = count // parts
+    around = np.array_split(spread(rng, each, dim, reach)[rng.permutation(each)], len(modes))
     near = [mode.gaussian.push(u) for mode, u in zip(modes, around, strict=True)]
+    if plane.shape[1]:
+        near.append(scale.push(spread(rng, each, plane.shape[1], reach) @ plane.T))
     means = np.stack([mode.gaussian.mean for mode in modes])
     margin = _AROUND * np.stack([mode.gaussian.standard_deviations for mode in modes])
     low, high = np.min(means - margin, axis=0), np.max(means + margin, axis=0)
     middle, half = (low + high) / 2, _WIDER * (high - low) / 2
-    inside = middle + half * rng.uniform(-1, 1, (count - 2 * third, dim))
-    return np.concatenate([scale.push(spread(rng, third, dim, reach)), *near, inside])
+    inside = middle + half * rng.uniform(-1, 1, (count - (parts - 1) * each, dim))
+    return np.concatenate([scale.push(spread(rng, twice * each, dim, reach)), *near, inside])
+
+
+def _plane_of(modes: Sequence[Mode], scale: Gaussian) -> np.ndarray:
+    """Orthonormal columns, where a Gaussian is standard, of the plane through its middle, the heaviest modes and zero.
+
+    None where that is all of space, or more than a few dimensions.
+    """
+    heaviest = sorted(modes, key=lambda mode: -mode.log_mass)[:_SPANNING]
+    spanning = scale.whiten(np.stack([*(mode.gaussian.mean for mode in heaviest), np.zeros(scale.dim)]))
+    vectors, sizes, _ = np.linalg.svd(spanning.T, full_matrices=False)
+    columns = vectors[:, sizes > _FLAT * sizes[0]]
+    return columns if columns.shape[1] < min(scale.dim, _SPANNING + 1) else columns[:, :0]
 
 
 def _look(budget: Budget, z: np.ndarray) -> Seen:
@@ -151,8 +176,7 @@ def climb_to_new(
     rng: np.random.Generator, budget: Budget, seen: Seen, modes: list[Mode], most_fruitless: int = _WAY_HOME
 ) -> list[Mode]:
     """The modes, and those that unexplained points lead to, until so many climbs in a row found nothing new."""
-    for mode in modes:
-        seen = seen.chosen(~is_explained(mode.gaussian, seen.z, seen.scores))
+    seen = _unexplained(seen, modes)
     fruitless = 0
     while len(seen.z) and fruitless < most_fruitless and budget.left > 2 * _DRAWS:
         chosen = _next(rng, seen)
@@ -160,10 +184,21 @@ def climb_to_new(
         seen = seen.chosen(np.setdiff1d(np.arange(len(seen.z)), chosen))
         new = weigh(rng, budget, found, modes)
         fruitless = 0 if new else fruitless + 1
-        for mode in new:
-            seen = seen.chosen(~is_explained(mode.gaussian, seen.z, seen.scores))
         modes = modes + new
+        if new:
+            seen = _unexplained(seen, modes)
     return modes
+
+
+def _unexplained(seen: Seen, modes: Sequence[Mode]) -> Seen:
+    """The points whose slopes are not about those of a mode, nor of all modes together."""
+    for mode in modes:
+        seen = seen.chosen(~is_explained(mode.gaussian, seen.z, seen.scores))
+    if len(modes) < 2 or not len(seen.z):
+        return seen
+    slopes = of_known([(mode.gaussian, mode.log_mass) for mode in modes], seen.z)[1] @ modes[0].gaussian.chol
+    error = np.linalg.norm(seen.scores @ modes[0].gaussian.chol - slopes, axis=1)
+    return seen.chosen(~(error < EXPECTED * np.linalg.norm(slopes, axis=1)))
 
 
 def add_images(rng: np.random.Generator, budget: Budget, modes: Sequence[Mode], most: int = _IMAGES) -> list[Mode]:

@@ -35,7 +35,7 @@ from bures.threads import one_blas_thread
 
 # Evaluations of a start and of the search after the fit together, where the first steps do not take more; and what of
 # them is kept for that search.
-_EVALUATIONS, LATER_EVALUATIONS = 4000, 500
+EVALUATIONS, LATER_EVALUATIONS = 4000, 500
 _STEPS_WORTH = 3  # steps that they may cost: no fit has fewer
 _MARGIN = 0.1  # nats by which a wide Gaussian must be ahead of a mode's own
 _RANDOM_POINTS, _RANDOM_ELEMENTS = 100, 2**24  # to try where the initial point has no density: points, and numbers
@@ -68,7 +68,7 @@ class Start(NamedTuple):
 def find_start(rng: np.random.Generator, target: Target, evaluator: Evaluator, draws: int) -> Start:
     """The best of a few Gaussians by the mass they see; a step takes `draws` draws."""
     with np.errstate(all="ignore"), one_blas_thread(target.dim):
-        limit = max(_EVALUATIONS, _STEPS_WORTH * draws) - LATER_EVALUATIONS
+        limit = max(EVALUATIONS, _STEPS_WORTH * draws) - LATER_EVALUATIONS
         return _Search(rng, target, Budget(evaluator, limit)).run()
 
 

@@ -19,6 +19,8 @@ Known = Sequence[tuple[Gaussian, float]]  # Gaussians, each with its log mass
 _INSIDE, _OUTSIDE = 4.5, 60.0  # standard deviations between which most points are
 _NEAR_DIM = 2  # up to this dimension, points fill the inside as well
 _NEAR_SHARE, _FAR_SHARE = 0.4, 0.1  # of the points, inside and outside
+_EVEN_DIM = 10  # beyond it points are so few for the space that independent ones lie as well
+_LAMBDA = 0.135
 _FOLLOWED = 200  # scouts, at the most
 _ROUNDS, _LEAST_ROUNDS = 12, 5
 _SAME = 0.5  # standard deviations between two ends of scouts in one place
@@ -30,7 +32,7 @@ _SURPRISING = 16  # draws to follow
 _FEW = 16  # unexpected slopes among all that were looked at
 # What is left of p without the known Gaussians shows where these are exact: log p − log q, over 1 + ‖u‖² for rounding
 # and curvature, must be this much for a place to be followed, and this many times that of nine in ten places.
-_LEAST_REST, _CLEARER = 1e-12, 30.0
+_LEAST_REST, _CLEARER = 1e-14, 30.0
 _MOST_REST = 1e-3  # the same of nine in ten places: beyond it no Gaussian is exact
 _LEFT = 6  # such places to follow
 
@@ -91,6 +93,9 @@ def hidden_places(
     if not known or not len(scouts.u):
         return nothing
     log_q = of_known(known, scale.push(scouts.u))[0]
+    # Draws tell the masses of known Gaussians less well than log p itself does where these are exact.
+    shift = float(np.nan_to_num(np.median(scouts.values - log_q)))
+    log_q, known = log_q + shift, [(q, mass + shift) for q, mass in known]
     rest = (scouts.values - log_q) / (1 + np.sum(scouts.u**2, axis=1))
     usual = float(np.quantile(np.abs(rest), 0.9))
     if not usual < _MOST_REST:
@@ -145,11 +150,14 @@ def _between(low: float, high: float, share: np.ndarray) -> np.ndarray:
 
 
 def _evenly(rng: np.random.Generator, count: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers in (0, 1) and unit vectors, together evenly spread where that is possible: up to three dimensions."""
+    """Numbers in (0, 1) and unit vectors, together evenly spread where that makes a difference."""
+    if dim > _EVEN_DIM:
+        return rng.random(count), _unit(rng.standard_normal((count, dim)))
     if dim > 3:
-        directions = rng.standard_normal((count, dim))
-        return rng.random(count), directions / np.linalg.norm(directions, axis=1, keepdims=True)
-    x = (rng.random(3) + np.arange(count)[:, None] * _KRONECKER[max(dim, 2)]) % 1.0
+        x = _kronecker(rng, count, dim + 1, dim + 1)
+        # Nearly normal quantiles (Tukey's lambda): all directions are about equally likely.
+        return x[:, 0], _unit(x[:, 1:] ** _LAMBDA - (1 - x[:, 1:]) ** _LAMBDA)
+    x = _kronecker(rng, count, 3, max(dim, 2))
     turn, height = 2 * math.pi * x[:, 1], 2 * x[:, 2] - 1
     if dim == 1:
         return x[:, 0], np.where(x[:, 1:2] < 0.5, 1.0, -1.0)
@@ -159,8 +167,19 @@ def _evenly(rng: np.random.Generator, count: int, dim: int) -> tuple[np.ndarray,
     return x[:, 0], np.column_stack([np.sqrt(1 - height**2)[:, None] * circle, height])
 
 
-# Steps of sequences that fill the square and the cube evenly: powers of the roots of xⁿ⁺¹ = x + 1.
-_KRONECKER = {2: 1.32471795724474602596 ** -np.arange(1.0, 4), 3: 1.22074408460575947536 ** -np.arange(1.0, 4)}
+def _kronecker(rng: np.random.Generator, count: int, width: int, evenly: int) -> np.ndarray:
+    """Rows that fill the unit cube of the first `evenly` columns evenly, from a random one on.
+
+    Their steps are the powers of the root of xⁿ⁺¹ = x + 1.
+    """
+    root = 2.0
+    for _ in range(40):
+        root = (1 + root) ** (1 / (evenly + 1))
+    return (rng.random(width) + np.arange(count)[:, None] * root ** -np.arange(1.0, width + 1)) % 1.0
+
+
+def _unit(x: np.ndarray) -> np.ndarray:
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
 
 
 def _unexpected(scouts: Scouts, scale: Gaussian, known: Known) -> np.ndarray:

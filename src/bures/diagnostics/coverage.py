@@ -18,8 +18,8 @@ from bures.family import AbstractApproximation, Gaussian, GaussianMixture
 from bures.images import is_apart
 from bures.modes import add_images, find_modes
 from bures.search import Budget, climb
-from bures.start import LATER_EVALUATIONS, Mode, View, distinct, look
-from bures.survey import surprising_places, survey, unknown_places
+from bures.start import LATER_EVALUATIONS, SLOW, Mode, View, distinct, look
+from bures.survey import Known, surprising_places, survey, unknown_places
 
 _LEAST_SHARE = 0.01  # of the mass that is worth a word
 LEAST_OUTSIDE = 2 * _LEAST_SHARE  # the same further out than q reaches
@@ -33,6 +33,7 @@ _SEARCHED_DIM = 250  # beyond it there is no search again
 _FOLLOW_EVALUATIONS = 150
 _ROUNDS, _LEAST_ROUNDS, _MODE_DRAWS = 8, 4, 64  # of a climb, and draws to weigh what it finds
 _WORTHWHILE, _ENOUGH = 1000, 1000  # evaluations that a search for further modes needs, and points in vain that end it
+_LAST_LOOK = 1500  # evaluations of a last look all around, where one mode is known
 _OTHER_SCALE = 3.0  # an approximation this many times wider or narrower than where scouts set out is searched anew
 
 
@@ -80,12 +81,13 @@ def search_again(
     widths = WIDTHS[:1] if uneven else WIDTHS if q.dim <= _WIDE_DIM else ()
     reach = WIDTHS[0] if uneven else WIDTHS[-1]
     evidence = log_evidence(draws.log_weights)[0]
+    masses, known = [], []  # Gaussians that are known, with the logarithms of their masses and of p at their means
     with np.errstate(all="ignore"):
         views = tuple(look(rng, budget, [(q, width, _DRAWS) for width in widths]))
         if q.dim <= _SEARCHED_DIM:
             places = [_heaviest(draws, evidence), _uncovered_draws(approximation, evidence, views)]
             others = _others(modes, parts)
-            masses = [(part, evidence + share) for part, share in parts]
+            masses = [_exact(modes, part, evidence + share, draws) for part, share in parts]
             masses += [(mode.gaussian, mode.log_mass) for mode in others]
             n = len(scores) if len(parts) == 1 else 0  # slopes of a mixture's weights are not those of its Gaussian
             ends, values = surprising_places(
@@ -107,9 +109,49 @@ def search_again(
         if wanted and left > _WORTHWHILE and q.dim <= _SEARCHED_DIM and not uneven:
             own = [_as_mode(part, evidence + share) for part, share in parts]
             enough = left if thorough else _ENOUGH
-            found = find_modes(rng, Budget(evaluator, left), [*modes, *own], scale=q, reach=reach, enough=enough)
+            widest = max((mode.gaussian for mode in modes), key=lambda each: each.log_det_root()) if modes[1:] else q
+            found = find_modes(rng, Budget(evaluator, left), [*modes, *own], scale=widest, reach=reach, enough=enough)
             modes = tuple(mode for mode in found if mode.view.z.size)
+        elif q.dim <= _WIDE_DIM and not wanted and not uneven and not is_slow(evaluator):
+            budget = Budget(evaluator, min(left, _LAST_LOOK))
+            modes += _look_all_around(rng, q, budget, masses, known, modes, reach)
     return modes, views, reach
+
+
+def is_slow(evaluator: Evaluator) -> bool:
+    """Whether a point costs so much that none is looked at but with a reason."""
+    return evaluator.one_pass or evaluator.target.width > SLOW
+
+
+def _look_all_around(
+    rng: np.random.Generator,
+    q: Gaussian,
+    budget: Budget,
+    masses: Known,
+    tops: Known,
+    modes: Sequence[Mode],
+    reach: float,
+) -> tuple[Mode, ...]:
+    """The modes that points all around lead to: as many points as leave enough to follow a few, and for a climb."""
+    follow, arrive = _FOLLOW_EVALUATIONS, 2 * _MODE_DRAWS + _ROUNDS * (2 * q.dim + 10)
+    count = budget.left - follow - arrive
+    if count < follow:
+        return ()
+    nowhere = np.zeros((0, q.dim))
+    far = survey(rng, budget.keeping(arrive), q, masses, count=count, reach=reach, also=nowhere)
+    places = unknown_places(budget, far.ends, far.values, tops, q, _CLIMBS)
+    return _climb_and_weigh(rng, q, budget, places, modes)
+
+
+def _exact(modes: Sequence[Mode], part: Gaussian, log_mass: float, draws: WeightedDraws) -> tuple[Gaussian, float]:
+    """A part of q, or in its place the mode's own Gaussian with its mass, if p varies less about that.
+
+    Steps are noisy: what is left of p without a mode that is exact shows other modes long before draws fall onto them.
+    """
+    same = [mode for mode in modes if _is_q(part, mode.gaussian)]
+    if same and same[0].variance < float(np.var(draws.log_weights)):
+        return same[0].gaussian, same[0].log_mass
+    return part, log_mass
 
 
 def _gaussian_and_parts(q: AbstractApproximation) -> tuple[Gaussian, list[tuple[Gaussian, float]]]:

@@ -56,7 +56,7 @@ def begin_mixture(
 ) -> tuple[GaussianMixture, tuple[Mode, ...]]:
     """The mixture of all modes, or of so many, where there are several, else a Gaussian that has taken a few steps."""
     if len(heavy_modes(start.modes)) > 1:
-        return mixture_of_modes(key, evaluator, start.modes, start.scale, evaluations, most)
+        return mixture_of_modes(key, evaluator, start.modes, evaluations, most)
     objective = default_objective(target)
     method = Method(objective, default_estimator(target, objective, start.variance), Whitened())
     loop = LoopState.start(init_state(target, init=to_host(start.approximation), **method.parts()))
@@ -68,13 +68,12 @@ def mixture_of_modes(
     key: Key[Array, ""],
     evaluator: Evaluator,
     modes: Sequence[Mode],
-    scale: Gaussian | None,
     evaluations: int,
     most: int | None = None,
 ) -> tuple[GaussianMixture, tuple[Mode, ...]]:
     """The mixture of the Gaussians of all modes that can be found, or of the heaviest, by their masses."""
     budget = Budget(evaluator, int(_SEARCHED_SHARE * evaluations))
-    found = find_modes(host_generator(key, _SEARCHED), budget, modes, scale=scale)
+    found = find_modes(host_generator(key, _SEARCHED), budget, modes)
     return weigh_modes(found, most), found
 
 

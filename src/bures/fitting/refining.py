@@ -1,5 +1,7 @@
 """`Fit.refine`: the next rung from a fit. First learned centring, where a target has sites for it; then a mixture."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from jaxtyping import Array, Key
 
@@ -21,15 +23,17 @@ from bures.search import Budget
 
 _SEEN = 64  # draws of a mode
 _OUTSIDE = 2**35 + 2  # with the key, for views of the approximation made wider: no step has this number
-# Evaluations of the search for other modes after a rung. Up to five dimensions the second number finds nine in ten
-# modes that are three times narrower than the one known and fifteen of its standard deviations away; beyond, no number
-# does that.
-_SEARCHED, _SEARCHED_WELL, _FEW_DIMENSIONS = 3000, 8000, 5
+# Evaluations of the search for other modes after a rung, in few dimensions and beyond. Of N(0, I) and a mode w times as
+# wide, r away, the second rules a ball of radius r w / (1 − w²): of points spread evenly in directions and in log r, as
+# many as wᵈ / 2.6 d fall into it. In five dimensions the first number finds nine in ten modes with w = 0.3, in ten with
+# w = 0.55, in twenty with w = 0.75. Where several modes are known there are likelier more of them.
+_SEARCHED_WELL, _SEARCHED, _FEW_DIMENSIONS, _FOR_SEVERAL = 8000, 3000, 20, 2.5
 
 
-def evaluations_of_search(dim: int) -> int:
-    """Of the search for other modes after a rung."""
-    return _SEARCHED_WELL if dim <= _FEW_DIMENSIONS else _SEARCHED
+def evaluations_of_search(dim: int, modes: Sequence[Mode]) -> int:
+    """Of the search for other modes after a rung, beside those that are known."""
+    count = _SEARCHED_WELL if dim <= _FEW_DIMENSIONS else _SEARCHED
+    return int(count * _FOR_SEVERAL) if len(modes) > 1 else count
 
 
 def refine(
@@ -53,7 +57,7 @@ def refine(
         better, note = _mix(fit, key, progress, watch), ""
     q = better.approximation
     evaluator = watch(evaluator_of(better.target, q.is_dense, q.mean.dtype))
-    better.judge_with(evaluator, evaluations_of_search(q.dim))
+    better.judge_with(evaluator, evaluations_of_search(q.dim, better.record.modes))
     before, after = fit.diagnostics.ness, better.diagnostics.ness
     evaluations = better.num_log_density_evaluations - fit.num_log_density_evaluations
     better.record.refinement = Refinement(rung, before, after, evaluations, note)
@@ -89,7 +93,7 @@ def _mix(fit: Fit, key: Key[Array, ""], progress: bool | None, watch: Watch) -> 
     if coverage.outside:
         known = (*known, *_further_out(host_generator(key, _OUTSIDE), fit, evaluator))
     if len(heavy_modes(known)) > 1:
-        q, record.modes = mixture_of_modes(key, evaluator, known, fit.record.scale, evaluations)
+        q, record.modes = mixture_of_modes(key, evaluator, known, evaluations)
         record.start_evaluations += evaluator.count
     return run_rounds(
         key,

@@ -24,14 +24,14 @@ from bures.mixing import Pause
 from bures.outcome import Outcome
 from bures.rows.stream import affordable_draws, rows_read_of
 from bures.rows.subsampled import RowsUse
-from bures.start import LATER_EVALUATIONS, Mode
+from bures.start import EVALUATIONS, LATER_EVALUATIONS, Mode
 from bures.target import Target
 
 if TYPE_CHECKING:
     from bures.looking import Summary
 
 _POOL, _POOL_ELEMENTS = 10_000, 2**26  # draws to choose from, and their numbers: half a gigabyte
-_MOST_SEARCH = 2500  # evaluations of the search after a fit, however many its steps took
+_MOST_SEARCH, _SHARE = 2500, 0.1  # evaluations of the search after a fit, or such a share of those of its steps
 
 Callback = Callable[[int, AbstractApproximation, dict[str, float]], bool | None]
 
@@ -108,8 +108,8 @@ class Record:
 
 
 def _search_evaluations(start: int, steps: int) -> int:
-    """Of the search after a fit: with the start no more than the steps took, or than what a start keeps for it."""
-    return max(LATER_EVALUATIONS, min(steps - start, _MOST_SEARCH))
+    """Of the search after a fit: with the start no more than the steps took, or than both may in any case."""
+    return max(LATER_EVALUATIONS, EVALUATIONS - start, min(steps - start, max(_MOST_SEARCH, int(_SHARE * steps))))
 
 
 def _check_concrete(what: str, value: Any) -> None:

@@ -162,7 +162,7 @@ class _Climb:
             self.best = rung_unjudged(name, fit, self.part(_CHOICE), self.num_draws)
             if fit.outcome is Outcome.INTERRUPTED:
                 raise KeyboardInterrupt
-            fit.judge_with(evaluator, evaluations_of_search(target.dim))
+            fit.judge_with(evaluator, evaluations_of_search(target.dim, fit.record.modes))
         self.reach_fit(name, fit)
         return fit
 
