@@ -155,3 +155,62 @@ def test_marginals_by_name(fits, unchecked_types):
             fit.marginal(wrong)
     with pytest.raises(ValueError, match="coordinates from 0 to 7"):
         fit.marginal(8)
+
+
+# ---- After learned centring, whose coordinates are not those of the target that was given
+
+
+def _schools() -> bures.Target:
+    y, sigma = jnp.array([28.0, 8, -3, 7, -1, 1, 18, 12]), jnp.array([15.0, 10, 16, 11, 9, 11, 10, 18])
+
+    def log_density(mu, tau, theta):
+        prior = -(mu**2) / 50 - jnp.log1p((tau / 5) ** 2) - jnp.sum(((theta - mu) / tau) ** 2) / 2 - 8 * jnp.log(tau)
+        return prior - jnp.sum(((y - theta) / sigma) ** 2) / 2
+
+    variables = {"mu": (), "tau": Positive(), "theta": (8,)}
+    return bures.Target.from_variables(log_density, variables, location_scale={"theta": lambda mu, tau: (mu, tau)})
+
+
+@pytest.fixture(scope="module")
+def refined() -> tuple[bures.Target, bures.Fit]:
+    target = _schools()
+    return target, bures.fit(target, key=jax.random.key(1)).refine(jax.random.key(2))
+
+
+def test_draws_of_a_refined_fit_are_points_of_the_target_that_was_given(refined, key, tmp_path):
+    target, fit = refined
+    fit.save(tmp_path / "fit")
+    for each in (fit, bures.load(tmp_path / "fit", target=target), fit.resume(1)):
+        theta = jax.vmap(target.constrain)(each.resample(key, 2000))["theta"]
+        table = fit.summary()
+        expected = np.array([[table[f"theta[{i}]"][column] for i in range(8)] for column in ("mean", "sd")])
+        np.testing.assert_allclose(theta.mean(axis=0), expected[0], atol=0.6)
+        np.testing.assert_allclose(theta.std(axis=0), expected[1], rtol=0.15)
+    learned = bures.load(tmp_path / "fit", target=fit.target)  # given in learned coordinates
+    assert abs(float(learned.resample(key, 2000)[:, 2].mean())) < 1
+
+
+def test_nuts_starts_of_a_refined_fit_are_on_the_scale_of_the_target_that_was_given(refined, key):
+    target, fit = refined
+    start = fit.nuts_start(key, 5)
+    np.testing.assert_allclose(start.unconstrained["theta"], start.constrained["theta"], rtol=1e-9)
+    np.testing.assert_allclose(jax.vmap(target.constrain)(start.positions)["tau"], start.constrained["tau"], rtol=1e-9)
+    deviations = np.sqrt(np.diagonal(start.inverse_mass_matrix))
+    np.testing.assert_allclose(deviations[2:], [fit.summary()[f"theta[{i}]"]["sd"] for i in range(8)], rtol=0.2)
+
+
+def test_a_marginal_by_name_is_refused_where_coordinates_are_not_the_variables(refined):
+    target, fit = refined
+    for each in (fit, bures.fit(bures.recentre(target, 0.0), key=jax.random.key(0), num_steps=5)):
+        with pytest.raises(ValueError, match=r"coordinates must be numbers .*got 'theta\[0\]'.*fit.summary\(\)"):
+            each.marginal("theta[0]")
+        assert each.marginal(2).dim == 1
+
+
+def test_coordinates_whose_names_make_no_array_stay_alone(key):
+    z = jnp.arange(10.0).reshape(2, 5)
+    by_variable = export._by_variable(("b[1]", "b[2]", "a", "c[0]", "c[1]"), z)
+    assert {name: value.shape for name, value in by_variable.items()} == {
+        "b[1]": (2,), "b[2]": (2,), "a": (2,), "c": (2, 2)
+    }  # fmt: skip
+    assert set(export._by_variable(("a", "a[0]"), z[:, :2])) == {"a", "a[0]"}

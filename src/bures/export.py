@@ -1,7 +1,8 @@
 """From a fit to ArviZ and to MCMC: draws in the target's own variables, and a start for chains."""
 
+import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
@@ -98,6 +99,7 @@ def _by_chain(function: Callable[[Array], dict[str, Array]], z: Float[np.ndarray
 
 
 _DENSE_MASS = 1000  # dimensions up to which a low-rank covariance is given as a matrix
+_COVARIANCE_DRAWS = 4000  # at least, where the covariance is taken from draws
 
 
 class LowRankMassMatrix(NamedTuple):
@@ -132,11 +134,24 @@ class NutsStart(eqx.Module):
 
 def nuts_start(fit: "Fit", key: Key[Array, ""], num_chains: int) -> NutsStart:
     """Importance-resampled points, all different as far as the weights allow, and the covariance for samplers."""
+    from bures.fitting.resampling import as_given, resampled
+
     check_key(key)
     check_positive_integer("num_chains", num_chains, "It is the number of chains, e.g. 4.")
-    q, z = fit.approximation, fit.resample(key, num_chains)
-    variables, constrained = _by_variable(fit.target.names, z), jax.vmap(fit.target.constrain)(z)
-    return NutsStart(z, _inverse_mass_matrix(q), variables, constrained, _in_factors(q))
+    q, z = fit.approximation, jnp.asarray(resampled(fit, key, num_chains))
+    positions = as_given(fit, z)
+    variables, constrained = _by_variable(fit.target.names, positions), jax.vmap(fit.target.constrain)(z)
+    if fit.record.is_recentred:  # its covariance is one of other coordinates
+        drawn = as_given(fit, q.sample(key, max(_COVARIANCE_DRAWS, 10 * q.dim)))
+        return NutsStart(positions, _covariance_of(drawn), variables, constrained)
+    return NutsStart(positions, _inverse_mass_matrix(q), variables, constrained, _in_factors(q))
+
+
+def _covariance_of(draws: Float[Array, "n dim"]) -> Array:
+    """The covariance of draws; a vector of variances where the matrix would be too large."""
+    if draws.shape[1] > _DENSE_MASS:
+        return jnp.var(draws, axis=0)
+    return jnp.cov(draws, rowvar=False).reshape(draws.shape[1], draws.shape[1])
 
 
 def _inverse_mass_matrix(q: Any) -> Array:
@@ -153,14 +168,24 @@ def _in_factors(q: AbstractApproximation) -> LowRankMassMatrix | None:
 
 
 def _by_variable(names: tuple[str, ...], z: Float[Array, "n dim"]) -> dict[str, Any]:
-    """Columns named theta[0,0], theta[0,1], ... put together as arrays."""
+    """Columns named theta[0,0], theta[0,1], ... put together as arrays; those that make no whole array stay alone."""
     columns: dict[str, dict[tuple[int, ...], int]] = {}
     for column, name in enumerate(names):
-        base, indices = re.fullmatch(r"(.*?)(?:\[([\d,]+)\])?", name, re.DOTALL).groups()  # pyright: ignore
+        base, indices = re.fullmatch(r"(.*?)(?:\[(\d+(?:,\d+)*)\])?", name, re.DOTALL).groups()  # pyright: ignore
         columns.setdefault(base, {})[tuple(map(int, indices.split(","))) if indices else ()] = column
     variables = {}
     for base, places in columns.items():
-        shape = tuple(np.max(list(places), axis=0) + 1)
+        if (shape := _whole(places)) is None:
+            variables |= {names[column]: z[:, column] for column in places.values()}
+            continue
         order = [places[index] for index in np.ndindex(shape)]
         variables[base] = z[:, jnp.array(order)].reshape(-1, *shape)
     return variables
+
+
+def _whole(places: Collection[tuple[int, ...]]) -> tuple[int, ...] | None:
+    """The shape of the array whose entries have these indices, from zero; None if some are missing."""
+    if len({len(index) for index in places}) > 1:
+        return None
+    shape = tuple((np.max(list(places), axis=0) + 1).astype(int).tolist())
+    return shape if math.prod(shape) == len(places) else None

@@ -205,7 +205,7 @@ def _rebuild_fit(
             f"{str(path)!r} holds a float64 fit, but JAX runs in float32. "
             "Call jax.config.update('jax_enable_x64', True) first."
         )
-    target = _in_coordinates(target, arrays)
+    given, target = target, _in_coordinates(target, arrays)
     method = Method(**{part: _rebuild_part(part, description["method"][part], parts.get(part)) for part in PARTS})
     _check_probes(target, description, arrays, version)
     kind = _kind(path, description["family"]["name"], family, target.dim)
@@ -226,6 +226,7 @@ def _rebuild_fit(
         outcome_code=bures.Outcome[description["outcome"]].value,
         record=_rebuild_record(description, arrays, target.dim),
     )
+    fit.record.is_recentred = target is not given
     check_fit(fit, version)
     fit.record.pause = pause_of(fit, arrays)
     if "log_p" in arrays:

@@ -335,21 +335,10 @@ def resume(
     if num_steps is None and plan is None:
         raise fail("num_steps", "given for a fit that was not to stop by itself", None, "Pass num_steps=100, say.")
     calm = np.zeros_like(fit.loop.calm) if fit.loop.is_on_host else jnp.zeros_like(fit.loop.calm)
-    old = fit.record
-    record = Record(
-        start_evaluations=old.start_evaluations,
-        grows=old.grows,
-        modes=old.modes,
-        scale=old.scale,
-        seconds=old.seconds,
-        mixed_rounds=old.mixed_rounds,
-        mixed_evaluations=old.mixed_evaluations,
-        refinement=old.refinement,
-        cut_evaluations=old.cut_evaluations,
-        plan=plan if num_steps is None else Plan(fit.num_steps + num_steps, None, False),
-        probes=old.probes,
-        rows=copy.deepcopy(old.rows),
-    )
+    record = copy.copy(fit.record)
+    record.judgement, record.elements, record.pause, record.seconds = None, None, None, dict(fit.record.seconds)
+    record.plan = plan if num_steps is None else Plan(fit.num_steps + num_steps, None, False)
+    record.rows = copy.deepcopy(fit.record.rows)
     unsettled = Fit(
         fit.approximation,
         fit.trace,

@@ -79,13 +79,19 @@ def _centre(fit: Fit, key: Key[Array, ""], progress: bool | None, watch: Watch, 
     evaluator = watch(evaluator_of(learned.target, True))
     better = fit_from(learned, key=key, evaluator=evaluator, progress=progress, num_steps=num_steps)
     better.record.start_evaluations += learned.evaluations + fit.num_log_density_evaluations
+    better.record.is_recentred = True
     return better, learned.describe()
 
 
 def _mix(fit: Fit, key: Key[Array, ""], progress: bool | None, watch: Watch) -> Fit:
     """A mixture that begins with the approximation, and with the modes that it misses."""
     evaluator = watch(evaluator_of(fit.target, True, fit.approximation.mean.dtype))
-    record = Record(start_evaluations=fit.num_log_density_evaluations, modes=fit.modes, scale=fit.record.scale)
+    record = Record(
+        start_evaluations=fit.num_log_density_evaluations,
+        modes=fit.modes,
+        scale=fit.record.scale,
+        is_recentred=fit.record.is_recentred,
+    )
     evaluations = evaluations_for(fit.target.dim)
     q = Mixture().of(in_double(fit.approximation))
     coverage = fit.diagnostics.coverage

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from bures.check import check_key, check_positive_integer, fail, is_traced
+from bures.centring import changes_of
+from bures.check import fail, is_traced
 from bures.diagnostics.diagnostics import Diagnostics, Verdict, check_diagnosis, summarise
 from bures.diagnostics.weighted import WeightedDraws
 from bures.engine import Evaluator, evaluator_of
@@ -19,10 +19,11 @@ from bures.estimator import Cost
 from bures.family import AbstractApproximation, Gaussian
 from bures.fitting.defaults import default_methods
 from bures.fitting.judgement import Judgement, judge
+from bures.fitting.resampling import as_given, resampled
 from bures.loop import LoopState, Method, Methods, State, Trace
 from bures.mixing import Pause
 from bures.outcome import Outcome
-from bures.rows.stream import affordable_draws, rows_read_of
+from bures.rows.stream import rows_read_of
 from bures.rows.subsampled import RowsUse
 from bures.start import EVALUATIONS, LATER_EVALUATIONS, Mode
 from bures.target import Target
@@ -30,7 +31,6 @@ from bures.target import Target
 if TYPE_CHECKING:
     from bures.looking import Summary
 
-_POOL, _POOL_ELEMENTS = 10_000, 2**26  # draws to choose from, and their numbers: half a gigabyte
 _MOST_SEARCH, _SHARE = 2500, 0.1  # evaluations of the search after a fit, or such a share of those of its steps
 
 Callback = Callable[[int, AbstractApproximation, dict[str, float]], bool | None]
@@ -92,6 +92,7 @@ class Record:
         probes: Any = None,
         rows: RowsUse | None = None,
         pause: Pause | None = None,
+        is_recentred: bool = False,
     ):
         self.start_evaluations, self.modes, self.scale = start_evaluations, modes, scale
         self.grows = grows  # whether late steps take more draws, as those of the default method on the host do
@@ -104,6 +105,7 @@ class Record:
         self.pause = pause  # where the rounds of a mixture go on, if they were interrupted
         self.rows = rows  # what a fit by batches of rows has read, and where it is
         self.probes = probes  # points and their log densities, by which files recognise the target
+        self.is_recentred = is_recentred  # whether `refine` has put the target that was given in learned coordinates
         self.elements: Any = None  # the judgement's draws in the model's own variables: see bures.looking
 
 
@@ -247,6 +249,10 @@ class Fit(eqx.Module):
         ([3.0], [2.0])
         """
         several = [coordinates] if isinstance(coordinates, str) or np.ndim(coordinates) == 0 else coordinates
+        if changes_of(self.target) and (named := [each for each in several if isinstance(each, str)]):
+            remedy = "Its variables are in fit.summary() and fit.to_arviz(key)."
+            wanted = "numbers for a target in recentred coordinates, which are not its variables"
+            raise fail("coordinates", wanted, named[0], remedy)
         places = [_place(self.target.names, each) if isinstance(each, str) else each for each in several]
         return self.approximation.marginal(places)
 
@@ -280,19 +286,10 @@ class Fit(eqx.Module):
         With `K` it is the paper's procedure: each draw is chosen among K fresh ones by their weights. Without, all
         draws are chosen from one pool of max(10 n, 10,000) by Pareto-smoothed weights, which costs less; beyond 6,710
         dimensions of so many that they fill half a gigabyte, and with many rows as many as a pass affords.
+
+        They are points of the target that was given to `bures.fit`, also after `refine` has learned other coordinates.
         """
-        check_key(key)
-        check_positive_integer("n", n, "It is the number of draws.")
-        key_pool, key_choice = jax.random.split(key)
-        if K is None:
-            size = max(10 * n, min(_POOL, _POOL_ELEMENTS // self.target.dim))
-            size = max(n, min(size, affordable_draws(self.target)))
-            draws = WeightedDraws.draw(key_pool, self.approximation, self.target, size)
-            return jnp.asarray(draws.z[draws.choose(key_choice, n)])
-        check_positive_integer("K", K, "It is the number of candidates for each draw, e.g. K=50.")
-        draws = WeightedDraws.draw(key_pool, self.approximation, self.target, n * K)
-        chosen = np.asarray(jax.random.categorical(key_choice, draws.log_weights.reshape(n, K), axis=1))
-        return jnp.asarray(draws.z[K * np.arange(n) + chosen])
+        return jax.device_put(as_given(self, resampled(self, key, n, K)))
 
     def to_arviz(self, key: Key[Array, ""], num_draws: int = 1000, *, resample: bool = True) -> Any:
         """An ArviZ `DataTree` of draws in the target's own variables (needs the extra `bures[arviz]`).

@@ -16,6 +16,7 @@ from bures import diagnostics
 from bures.check import fail
 from bures.family import AbstractApproximation
 from bures.fitting import Fit
+from bures.fitting.resampling import resampled
 from bures.looking.elements import choose, elements_of
 from bures.objective import AbstractObjective
 from bures.plot.columns import draws_of
@@ -194,7 +195,7 @@ def summary(fit: Fit, key: Key[Array, ""] | None = None) -> Figure:
         top, bottom = cast(Any, figure.subfigures(2, 1, height_ratios=[3, 1.8 * rows]))
         axes = top.subplot_mosaic("BT")
         panels = trim(list(bottom.subplots(rows, columns, squeeze=False).flat), count)
-        drawn = None if key is None else np.asarray(fit.resample(key, 4000)) if _has_weights(fit) else False
+        drawn = None if key is None else resampled(fit, key, 4000) if _has_weights(fit) else False
         marginals(fit, drawn, reference_name="corrected by weights", max_coordinates=count, axes=panels)
     bound_trace(fit, axes["B"])
     weights_tail(fit, key, ax=axes["T"])
