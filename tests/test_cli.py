@@ -41,6 +41,9 @@ MISTAKES = {
     "fit eggbox --num-steps 0": "num_steps must be",
     "fit eggbox --out taken": "--out must be a folder",
     "fit eggbox -M 0": "M must be a positive integer",
+    "fit eggbox --dim 5": "--dim must be 2, that of eggbox",
+    "fit eggbox --data good.py": "--data is for Stan programs and NumPyro models",
+    "fit eggbox --init-variance 2": "--init-variance needs --init-mean",
     "fit eggbox --rank 2": "--rank is for --family low-rank",
     "fit eggbox --family mean-field --rank 2": "--rank is for --family low-rank",
     "fit eggbox --family low-rank --rank -1": "rank must be a whole number, or None",
@@ -142,6 +145,15 @@ def test_mistakes_are_one_line_and_status_2(arguments, done):
     assert done[arguments].returncode == 2
     assert MISTAKES[arguments] in done[arguments].stderr
     assert len(done[arguments].stderr.strip().splitlines()) == 1
+
+
+def test_a_resumed_fit_keeps_to_its_limits(tmp_path):
+    command = "fit eggbox --num-steps 100 -M 100 --checkpoint fit.saved --resume --max-evaluations"
+    for limit in ("4000", "2000"):
+        done = run_command(*command.split(), limit, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert "EVALUATION_LIMIT" in done.stdout
+    assert bures.load(tmp_path / "fit.saved", target=bures.models.eggbox()).num_steps < 100
 
 
 def test_a_mistake_in_a_process_of_its_own(folder, done):

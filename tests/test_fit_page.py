@@ -108,6 +108,13 @@ def test_pages_of_other_fits(tmp_path):
     assert "mixture of" in text_of(body(mixture.report(tmp_path / "mixture.html").read_text()))
 
 
+def test_a_page_of_a_fit_that_ended_in_a_step_that_was_not_finite(tmp_path):
+    fit = bures.fit(lambda z: jnp.sum(z**2), dim=2, key=jax.random.key(1))
+    assert fit.outcome is bures.Outcome.NON_FINITE
+    assert fit.trace.bound.size == fit.num_steps + 1 > 50
+    assert "NON_FINITE" in fit.report(tmp_path / "fit.html").read_text()
+
+
 def test_a_page_in_many_dimensions_stays_small(tmp_path):
     target = bures.Target.from_variables(lambda x, s: -jnp.sum(x**2) / 2 - s**2 / 2, {"x": (1500,), "s": ()})
     fit = bures.fit(target, key=jax.random.key(0), family=bures.MeanField())

@@ -7,6 +7,7 @@ import pytest
 
 import bures
 from bures.engine import Evaluator
+from bures.frontends.stan_files import read_data
 from bures.mesh import ShardedRows
 from bures.rows import Parquet, sources, sums
 from bures.support import Positive
@@ -208,6 +209,21 @@ def test_parquet_columns_are_checked(tmp_path):
     assert [block["c"].tolist() for block in Parquet(path, {"c": "c"}).blocks(2)] == [[1, 2]]
 
 
+def test_parquet_files_of_several_types_have_the_type_that_holds_all(tmp_path):
+    """The fractions of the second file were cut off: whole numbers are the type of the first."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    paths = [tmp_path / "a.parquet", tmp_path / "b.parquet", tmp_path / "c.parquet"]
+    for path, columns in zip(paths, ({"y": [1, 2]}, {"y": [0.5, 0.25]}, {"z": [1]}), strict=True):
+        pq.write_table(pa.table(columns), path)
+    source = Parquet(paths[:2])
+    assert source.row()["y"].dtype == np.float64
+    assert next(source.blocks(4))["y"].tolist() == [1, 2, 0.5, 0.25]
+    with pytest.raises(ValueError, match="paths must be of files that all have the column 'y'"):
+        Parquet(paths)
+
+
 def test_columns_of_pandas_are_rows():
     """Also those whose types NumPy does not know."""
     pandas = pytest.importorskip("pandas")
@@ -219,6 +235,39 @@ def test_columns_of_pandas_are_rows():
     np.testing.assert_allclose(target.log_density(jnp.ones(DIM)), wanted, rtol=1e-12)
     with pytest.raises(ValueError, match="data must be arrays of numbers"):
         bures.Target.from_data(log_prior, logistic, {"x": frame, "y": y.astype(str)}, DIM)
+
+
+def test_masked_entries_are_refused_everywhere():
+    y = np.ma.masked_array(np.arange(6.0), mask=[0, 0, 0, 1, 1, 1])
+    likelihood = lambda z, row: -((row - z[0]) ** 2)  # noqa: E731
+    for make in (
+        lambda: bures.Target.from_data(log_prior, likelihood, y, 1),
+        lambda: bures.shard_rows(y),
+        lambda: bures.fit_many(lambda z, y: -((z[0] - y) ** 2), y, jax.random.key(0), dim=1),
+        lambda: read_data({"y": y}),
+    ):
+        with pytest.raises(ValueError, match=r"data.* must be without masked entries"):
+            make()
+    bures.Target.from_data(log_prior, likelihood, np.ma.masked_array(np.arange(6.0)), 1)  # nothing is masked
+
+
+def test_integers_that_single_precision_does_not_hold_are_refused(tmp_path):
+    """They were others without a word: 3,000,000,000 was −1,294,967,296."""
+    times = np.arange(3_000_000_000, 3_000_000_010)
+    np.save(tmp_path / "times.npy", times)
+    likelihood = lambda z, row: -((row - z[0]) ** 2)  # noqa: E731
+    with jax.enable_x64(False):
+        for data in (times, np.load(tmp_path / "times.npy", mmap_mode="r")):
+            with pytest.raises(ValueError, match=r"data must be integers from -2147483648 .*jax_enable_x64"):
+                bures.Target.from_data(log_prior, likelihood, data, 1)
+        on_disk = np.load(tmp_path / "times.npy", mmap_mode="r")
+        streamed = bures.Target.from_data(log_prior, likelihood, on_disk, 1, subsample=True)
+        with pytest.raises(ValueError, match="data must be integers"):
+            bures.fit(streamed, key=jax.random.key(0))
+        with pytest.raises(ValueError, match="data must be integers"):
+            bures.fit_many(lambda z, t: -((z[0] - t) ** 2), times, jax.random.key(0), dim=1)
+        bures.Target.from_data(log_prior, likelihood, times - 3_000_000_000, 1)
+    bures.Target.from_data(log_prior, likelihood, times, 1)
 
 
 def test_a_row_without_a_density_is_named(key):

@@ -51,6 +51,18 @@ def test_a_simplex_keeps_the_dtype():
     assert Simplex(4).unconstrain(jnp.full(4, 0.25, jnp.float32)).dtype == jnp.float32
 
 
+@pytest.mark.parametrize("support", [Ordered(), PositiveOrdered()], ids=["ordered", "positive ordered"])
+def test_sequences_in_order_are_the_last_axis(support, key):
+    x = jax.random.normal(key, (5, 3))
+    y = support.constrain(x)
+    assert y.shape == (5, 3)
+    np.testing.assert_allclose(y, [support.constrain(row) for row in x], rtol=1e-12)
+    np.testing.assert_allclose(support.unconstrain(y), x, rtol=1e-9, atol=1e-9)
+    assert float(support.log_jacobian(x)) == pytest.approx(sum(float(support.log_jacobian(row)) for row in x))
+    with pytest.raises(ValueError, match="a support with a shape, whose last axis is in order"):
+        bures.Target.from_variables(lambda cut: -jnp.sum(cut**2), {"cut": support})
+
+
 def test_simplexes_as_variables_of_a_target():
     concentration = jnp.array([2.0, 3.0, 4.0])
 

@@ -108,6 +108,23 @@ def as_array(value: Any, dtype: Any = None) -> jax.Array:
     return jax.device_put(np.asarray(value, dtype))
 
 
+def check_unmasked(argument: str, value: Any) -> None:
+    """No masked array, of which NumPy and JAX would take the hidden values for data."""
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise fail(argument, "without masked entries", value, "Leave them out, or give the row a weight of zero.")
+
+
+def check_integers(argument: str, value: np.ndarray) -> None:
+    """Integers that JAX's present precision holds: larger ones would become others without a word."""
+    kept = jax.dtypes.canonicalize_dtype(value.dtype)
+    if value.dtype.kind not in "iu" or kept == value.dtype or not value.size:
+        return
+    low, high = np.iinfo(kept).min, np.iinfo(kept).max
+    if value.min() < low or value.max() > high:
+        remedy = "Call jax.config.update('jax_enable_x64', True) first, or pass differences from a number near them."
+        raise fail(argument, f"integers from {low} to {high}, as {kept} holds them", value, remedy)
+
+
 def default_dtype() -> np.dtype:
     """The floating dtype JAX uses now: float64 if `jax_enable_x64` is set, else float32."""
     return np.dtype(jax.dtypes.result_type(float))

@@ -113,8 +113,10 @@ def fit(
     rank: Annotated[
         int | None, typer.Option(help="Directions of --family low-rank. [default: as many as pay, found by the fit]")
     ] = None,
-    init_mean: Annotated[str | None, typer.Option(help="Start here, e.g. 6,12. [default: Laplace]")] = None,
-    init_variance: Annotated[float, typer.Option(help="Variance of the start, with --init-mean.")] = 1.0,
+    init_mean: Annotated[str | None, typer.Option(help="Start here, e.g. 6,12. [default: found by a search]")] = None,
+    init_variance: Annotated[
+        float | None, typer.Option(help="Variance of the start, with --init-mean. [default: 1]")
+    ] = None,
     num_steps: Annotated[int | None, typer.Option(help="Take exactly this many. [default: stop by itself]")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the random key.")] = 0,
     num_samples: Annotated[
@@ -171,28 +173,26 @@ def fit(
     _join_processes(distributed, coordinator, num_processes, process_id)
     model, name = _find_target(target, dim, data)
     _check_folder(out)
+    limits: dict[str, Any] = dict(max_seconds=max_seconds, max_evaluations=max_evaluations)
+    limits |= dict(checkpoint=checkpoint, every=every)
     if resume and checkpoint is None:
         raise ValueError("--resume needs --checkpoint, the file to go on from.")
     if resume and checkpoint is not None and checkpoint.exists():
-        begun = bures.load(checkpoint, target=model)
-        _report(begun.resume(progress=progress, checkpoint=checkpoint, every=every), name, seed, num_samples, out)
-        return
-    bound, kind = _make_objective(objective, k, alpha), _make_family(family, rank)
-    result = bures.fit(
-        model,
-        key=jax.random.key(seed),
-        objective=bound,
-        estimator=_make_estimator(model, bound, estimator, _given(M=m, indices=indices, draws=draws), kind),
-        geometry=_make_geometry(geometry, step_size),
-        family=kind,
-        init=_make_start(init_mean, init_variance),
-        num_steps=num_steps,
-        progress=progress,
-        max_seconds=max_seconds,
-        max_evaluations=max_evaluations,
-        checkpoint=checkpoint,
-        every=every,
-    )
+        result = bures.load(checkpoint, target=model).resume(progress=progress, **limits)
+    else:
+        bound, kind = _make_objective(objective, k, alpha), _make_family(family, rank)
+        result = bures.fit(
+            model,
+            key=jax.random.key(seed),
+            objective=bound,
+            estimator=_make_estimator(model, bound, estimator, _given(M=m, indices=indices, draws=draws), kind),
+            geometry=_make_geometry(geometry, step_size),
+            family=kind,
+            init=_make_start(init_mean, init_variance),
+            num_steps=num_steps,
+            progress=progress,
+            **limits,
+        )
     _report(result, name, seed, num_samples, out)
     if result.outcome in (bures.Outcome.NON_FINITE, bures.Outcome.DIVERGED):
         raise typer.Exit(1)
@@ -378,11 +378,17 @@ def _find_target(text: str, dim: int | None, data: Path | None) -> tuple[Any, st
         "logistic": bures.models.census,
     }
     if text in builtin:
-        return builtin[text](), text
+        if data is not None:
+            raise ValueError(f"--data is for Stan programs and NumPyro models; {text} has none. Leave it out.")
+        target = builtin[text]()
+        _check_dim(target, text, dim)
+        return target, text
     if data is not None and not data.is_file():
         raise ValueError(f"--data must be a JSON file that exists, but got {str(data)!r}. Check the path.")
     if text.endswith(".stan"):
-        return bures.frontends.from_stan(text, data), Path(text).stem
+        target = bures.frontends.from_stan(text, data)
+        _check_dim(target, text, dim)
+        return target, Path(text).stem
     path, separator, attribute = text.rpartition(":")
     if not separator or not path.endswith(".py"):
         raise ValueError(
@@ -399,10 +405,10 @@ def _as_target(found: Any, text: str, dim: int | None, data: Path | None) -> Any
     is_pymc = "pymc" in sys.modules and isinstance(found, sys.modules["pymc"].Model)
     if data is not None and (is_pymc or dim is not None or isinstance(found, bures.Target)):
         raise ValueError(f"--data is for Stan programs and NumPyro models; {text} has its data already. Leave it out.")
-    if isinstance(found, bures.Target):
-        return found
-    if is_pymc:
-        return bures.frontends.from_pymc(found)
+    if is_pymc or isinstance(found, bures.Target):
+        target = bures.frontends.from_pymc(found) if is_pymc else found
+        _check_dim(target, text, dim)
+        return target
     if dim is not None:
         return bures.Target(found, dim)
     if "numpyro" in sys.modules:
@@ -410,6 +416,12 @@ def _as_target(found: Any, text: str, dim: int | None, data: Path | None) -> Any
         arrays = {name: np.asarray(value) if isinstance(value, list) else value for name, value in arguments.items()}
         return bures.frontends.from_numpyro(found, **arrays)
     raise ValueError(f"{text} is a bare log density: give its dimension with --dim.")
+
+
+def _check_dim(target: Any, text: str, dim: int | None) -> None:
+    """A dimension that is given is the target's."""
+    if dim not in (None, target.dim):
+        raise ValueError(f"--dim must be {target.dim}, that of {text}, but got {dim}. Leave it out.")
 
 
 def _load_attribute(path: Path, attribute: str) -> Any:
@@ -525,8 +537,10 @@ def _make_family(name: FamilyName | None, rank: int | None) -> Any:
     return None if name is None else kinds[name]()
 
 
-def _make_start(mean: str | None, variance: float) -> Any:
+def _make_start(mean: str | None, variance: float | None) -> Any:
     if mean is None:
+        if variance is not None:
+            raise ValueError("--init-variance needs --init-mean, e.g. --init-mean 6,12.")
         return None
     import jax.numpy as jnp
 
@@ -536,7 +550,7 @@ def _make_start(mean: str | None, variance: float) -> Any:
         point = jnp.array([float(part) for part in mean.split(",")])
     except ValueError as error:
         raise ValueError(f"--init-mean must be numbers such as 6,12, but got {mean!r}.") from error
-    return bures.Gaussian.from_moments(point, variance * jnp.eye(point.size))
+    return bures.Gaussian.from_moments(point, (1.0 if variance is None else variance) * jnp.eye(point.size))
 
 
 def _join_processes(

@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, PyTree
 
-from bures.check import as_array, default_dtype, fail, is_traced
+from bures.check import as_array, check_integers, check_unmasked, default_dtype, fail, is_traced
 
 
 class RowMesh(NamedTuple):
@@ -68,6 +68,9 @@ def shard_rows(data: PyTree, mesh: Mesh | None = None, axis: str | None = None) 
     if not leaves or len({np.shape(leaf)[:1] for leaf in leaves}) > 1 or np.ndim(leaves[0]) == 0:
         shapes = [list(np.shape(leaf)) for leaf in leaves]
         raise fail("data", "arrays of one length, the number of rows", shapes, "Their first axis is the rows.")
+    for leaf in leaves:
+        check_unmasked("data", leaf)
+        check_integers("data", np.asarray(leaf))
     return _spread(jax.tree.map(np.asarray, data), rows)
 
 

@@ -3,7 +3,7 @@
 The maps are Stan's, so that a Gaussian on the unconstrained scale means the same here and there.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -64,28 +64,35 @@ class Interval(eqx.Module):
 
 
 class Ordered(eqx.Module):
-    """Increasing sequences: the first element as it is, then the logarithms of the increments."""
+    """Increasing sequences: the first element as it is, then the logarithms of the increments.
 
-    def constrain(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
-        return jnp.cumsum(jnp.concatenate([x[:1], jnp.exp(x[1:])]))
+    A sequence is the last axis: a variable `(Ordered(), (5, 3))` is five sequences of three.
+    """
 
-    def unconstrain(self, y: Float[Array, " n"]) -> Float[Array, " n"]:
-        return jnp.concatenate([y[:1], jnp.log(jnp.diff(y))])
+    of_vectors: ClassVar[bool] = True
 
-    def log_jacobian(self, x: Float[Array, " n"]) -> Float[Array, ""]:
-        return jnp.sum(x[1:])
+    def constrain(self, x: Float[Array, "*s n"]) -> Float[Array, "*s n"]:
+        return jnp.cumsum(jnp.concatenate([x[..., :1], jnp.exp(x[..., 1:])], axis=-1), axis=-1)
+
+    def unconstrain(self, y: Float[Array, "*s n"]) -> Float[Array, "*s n"]:
+        return jnp.concatenate([y[..., :1], jnp.log(jnp.diff(y, axis=-1))], axis=-1)
+
+    def log_jacobian(self, x: Float[Array, "*s n"]) -> Float[Array, ""]:
+        return jnp.sum(x[..., 1:])
 
 
 class PositiveOrdered(eqx.Module):
-    """Increasing sequences of positive numbers: the logarithms of the first element and of the increments."""
+    """Increasing sequences of positive numbers, the last axis: the logarithms of the first and of the increments."""
 
-    def constrain(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
-        return jnp.cumsum(jnp.exp(x))
+    of_vectors: ClassVar[bool] = True
 
-    def unconstrain(self, y: Float[Array, " n"]) -> Float[Array, " n"]:
-        return jnp.log(jnp.diff(y, prepend=0))
+    def constrain(self, x: Float[Array, "*s n"]) -> Float[Array, "*s n"]:
+        return jnp.cumsum(jnp.exp(x), axis=-1)
 
-    def log_jacobian(self, x: Float[Array, " n"]) -> Float[Array, ""]:
+    def unconstrain(self, y: Float[Array, "*s n"]) -> Float[Array, "*s n"]:
+        return jnp.log(jnp.diff(y, axis=-1, prepend=0))
+
+    def log_jacobian(self, x: Float[Array, "*s n"]) -> Float[Array, ""]:
         return jnp.sum(x)
 
 

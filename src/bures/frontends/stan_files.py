@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bures.check import fail
+from bures.check import check_unmasked, fail
 from bures.frontends.common import import_extra
 
 _INCLUDE = re.compile(r"^\s*#include\s+[<\"]?([^>\"\s]+)[>\"]?\s*$", re.MULTILINE)
@@ -28,6 +28,8 @@ _HEADERS = (".h", ".hpp")  # of the sources, not of the machine
 def read_data(data: Any) -> str | None:
     """Data as JSON text."""
     if isinstance(data, Mapping):
+        for name, value in data.items():
+            check_unmasked(f"data[{name!r}]", value)
         return json.dumps({name: np.asarray(value).tolist() for name, value in data.items()})
     if data is None or (isinstance(data, str) and data.lstrip().startswith("{")):
         return data

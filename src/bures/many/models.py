@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bures.check import check_positive_integer, default_dtype, fail
+from bures.check import check_integers, check_positive_integer, check_unmasked, default_dtype, fail
 from bures.engine import MANY
 from bures.target import Target
 from bures.target.blocks import largest_array
@@ -143,6 +143,7 @@ def _count(data: Any) -> int:
         if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype") or len(leaf.shape) == 0:
             remedy = "Stack the data of the fits: the first axis of each array numbers the fits."
             raise fail("data", "a pytree of arrays whose first axis numbers the fits", leaf, remedy)
+        check_unmasked("data", leaf)
     lengths = {int(leaf.shape[0]) for leaf in leaves}
     if len(lengths) > 1 or 0 in lengths:
         remedy = "Data sets of different sizes are padded to one size, with a weight of 0 for rows that are not there."
@@ -153,4 +154,8 @@ def _count(data: Any) -> int:
 def as_rows(leaf: Any, where: slice) -> Any:
     """Some data sets of a leaf, as an array that a program takes."""
     part = leaf[where]
-    return part if isinstance(part, jax.Array) else np.asarray(part)
+    if isinstance(part, jax.Array):
+        return part
+    part = np.asarray(part)
+    check_integers("data", part)
+    return part

@@ -134,7 +134,8 @@ def noise_band(fit: Fit) -> tuple[float, np.ndarray] | None:
     if not np.all(np.isfinite(bounds)):
         return None
     methods = fit.methods
-    sizes = np.array([methods.at(step).estimator.M for step in range(fit.num_steps)] or [1])
+    # One that was not finite ends the trace and is no step.
+    sizes = np.array([methods.at(step).estimator.M for step in range(fit.trace.bound.size)] or [1])
     return float(np.mean(bounds)), 2 * np.std(bounds) / np.sqrt(np.maximum(sizes, 1))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from bures import distributed
-from bures.check import as_array, default_dtype, describe, fail
+from bures.check import as_array, check_integers, check_unmasked, default_dtype, describe, fail
 from bures.engine import default_draws
 from bures.mesh import ShardedRows, arranged, is_spread
 from bures.rows.density import RowDensity
@@ -72,6 +72,9 @@ def density_from(
     if not in_memory:
         return StreamedDensity(Stream(*parts, source, width, start=np.zeros(dim), subsample=chosen))
     assert isinstance(source, ArraySource)
+    for leaf in jax.tree.leaves(source.arrays):
+        if isinstance(leaf, np.ndarray):
+            check_integers("data", leaf)
     arrays, weights, rows = arranged(jax.tree.map(as_array, source.arrays), weights)
     if rows is not None:
         return MeshDensity(*parts, arrays, weights, rows, width)
@@ -144,6 +147,7 @@ def _numbers(leaf: Any, remedy: str) -> Any:
     """A leaf as it is if it can be sliced, else an array."""
     if isinstance(leaf, jax.Array):
         return leaf
+    check_unmasked("data", leaf)
     array = leaf if is_sliceable(leaf) else np.asarray(leaf)
     if np.dtype(array.dtype).kind not in "fiub":
         raise fail("data", "arrays of numbers", leaf, remedy)

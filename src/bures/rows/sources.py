@@ -88,7 +88,8 @@ class Parquet:
                     remedy = f"The file has {', '.join(schema.names[:10])}."
                     raise fail(f"columns[{name!r}]", "columns of the file", column, remedy)
         self._needed = sorted({column for wanted in self.columns.values() for column in _listed(wanted)})
-        self._types = {column: np.dtype(schema.field(column).type.to_pandas_dtype()) for column in self._needed}
+        schemas = [file.schema_arrow for file in self._files]
+        self._types = {column: _common_type(schemas, column) for column in self._needed}
         if bad := [column for column, kind in self._types.items() if kind.kind not in "fiub"]:
             raise fail("columns", "numbers", bad, "Encode text and dates as numbers first.")
         self.num_rows = sum(file.metadata.num_rows for file in self._files)
@@ -141,6 +142,13 @@ def _pyarrow(module: str) -> Any:
     from bures.frontends.common import import_extra
 
     return import_extra(module, "parquet")
+
+
+def _common_type(schemas: Sequence[Any], column: str) -> np.dtype:
+    """The type that holds a column of all files: whole numbers in one may be fractions in another."""
+    if any(column not in schema.names for schema in schemas):
+        raise fail("paths", f"of files that all have the column {column!r}", "one without it", "Check the files.")
+    return np.result_type(*(np.dtype(schema.field(column).type.to_pandas_dtype()) for schema in schemas))
 
 
 def _listed(wanted: str | Sequence[str]) -> Sequence[str]:

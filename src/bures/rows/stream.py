@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from bures.check import as_array, default_dtype
+from bures.check import as_array, check_integers, default_dtype
 from bures.compiled import compiled
 from bures.rows.density import prior_hessian, priors_and_scores
 from bures.rows.sources import Source, block_rows, padded, read_ahead
@@ -123,6 +123,8 @@ class Stream(Mortal):
             n = count_rows(block)
             self.rows_read += n
             self.rows_evaluated += n * points
+            for leaf in jax.tree.leaves(block):
+                check_integers("data", leaf)
             if n < size:
                 block = padded(block, size)
             yield jax.device_put(block), as_array((np.arange(size) < n).astype(default_dtype()))

@@ -108,6 +108,9 @@ def _support_and_shape(name: str, value: Any) -> tuple[Any, tuple[int, ...]]:
     if not isinstance(shape, tuple | list) or not all(isinstance(n, int) and n > 0 for n in shape):
         remedy = "For example (3,), Positive() or (Positive(), (3,))."
         raise fail(f"variables[{name!r}]", "a shape, a support, or (support, shape)", value, remedy)
+    if getattr(support, "of_vectors", False) and not shape:
+        remedy = f"For example ({type(support).__name__}(), (3,))."
+        raise fail(f"variables[{name!r}]", "a support with a shape, whose last axis is in order", value, remedy)
     return support, (*shape, *getattr(support, "free_shape", ()))
 
 
