@@ -35,6 +35,10 @@ def fit(target=TARGET, **options):
     return bures.fit(target, **options)
 
 
+def mixture():
+    return bures.GaussianMixture(np.log([0.5, 0.5]), np.array([[0.0], [5.0]]), np.ones((2, 1, 1)))
+
+
 def regression(X=None, y=None, **options):
     good_X, good_y = regression_data(n=5, dim=2)
     return bures.models.logistic_regression(good_X if X is None else X, good_y if y is None else y, **options)
@@ -248,6 +252,11 @@ REFUSED = {
     "diagnose K zero": (lambda: diagnose(KEY, Q, TARGET, K=0), ["K", "positive integer"]),
     "diagnose another dim": (lambda: diagnose(KEY, bures.Gaussian.standard(3), TARGET), ["Gaussian on R^2"]),
     "forward KL without draws": (lambda: forward_kl(KEY, TARGET, Q), ["target", "sample"]),
+    "KL to a mixture": (lambda: bures.Gaussian.standard(1).kl(mixture()), ["other", "mixture of 2", "as_gaussian"]),
+    "distance to a mixture": (
+        lambda: bures.LowRankGaussian(np.zeros(1), np.ones(1)).bures_distance(mixture()),
+        ["other", "mixture of 2", "as_gaussian"],
+    ),
     "resample nothing": (lambda: fit().resample(KEY, 0), ["n", "positive integer"]),
     "resample from no candidates": (lambda: fit().resample(KEY, 3, K=0), ["K", "positive integer"]),
     "resume by nothing": (lambda: fit().resume(0), ["num_steps", "positive integer"]),

@@ -100,3 +100,17 @@ def test_one_derivative_is_enough():
     np.testing.assert_allclose(bures.laplace(target).covariance, np.eye(2), atol=1e-8)
     fit = bures.fit(target, key=jax.random.key(0))
     np.testing.assert_allclose(fit.approximation.mean, 1, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=["float32", "float64"])
+def test_kinks_and_flat_tops_have_no_approximation(dtype):
+    """Their curvature is 0 or infinite; what differences find is that of their distance."""
+    for density in (lambda z: -jnp.sum(jnp.abs(z)), lambda z: -jnp.sum(z**4), lambda z: -(z[0] ** 2) - z[1] ** 4):
+        for dim in (2, 3):
+            with pytest.raises(ValueError, match=r"no mode|kink or a flat top|not negative definite"):
+                bures.laplace(density, dim=dim, init=jnp.zeros(dim, dtype))
+    for wide in (0.1, 1.0, 10.0):  # and those that are smooth have theirs, heavy tails and all
+        target = bures.Target(lambda z: -2 * jnp.sum(jnp.log1p((z / wide) ** 2 / 3)), 2)  # noqa: B023
+        np.testing.assert_allclose(
+            bures.laplace(target, init=jnp.full(2, wide, dtype)).standard_deviations, wide * np.sqrt(3) / 2, rtol=2e-3
+        )

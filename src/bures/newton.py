@@ -14,6 +14,8 @@ from bures.target import as_target
 
 _ARRIVED = 1e-14  # nats still to gain, in double precision
 _DIFFERENCE = 1e-4  # standard deviations, for differences of scores
+# Times so far out curvatures are compared, and by how much they may differ. A kink makes it 4, a fourth power 16.
+_FURTHER, _ALIKE = 4, 3.0
 
 
 def laplace(target: Any, *, init: Any = None, dim: int | None = None, max_iterations: int = 100) -> Gaussian:
@@ -50,7 +52,22 @@ def laplace(target: Any, *, init: Any = None, dim: int | None = None, max_iterat
     )
     if not found:
         raise fail("init", "a point of finite log density", start, "Start where the density is positive.")
-    return to_device(_as_mode(found[0], evaluator.dtype))
+    q = _as_mode(found[0], evaluator.dtype)
+    _check_curvature(evaluator, q)
+    return to_device(q)
+
+
+def _check_curvature(evaluator: Evaluator, q: Gaussian) -> None:
+    """The curvature is the same a little further out: at a kink it falls with the distance, on a flat top it rises."""
+    shifts = _FURTHER * _DIFFERENCE * np.asarray(q.chol).T  # along each column of the factor, in its row
+    _, scores = evaluator.value_and_score(np.concatenate([q.mean + shifts, q.mean - shifts]))
+    falls = np.asarray(scores[q.dim :] - scores[: q.dim], np.float64) / (2 * _FURTHER * _DIFFERENCE)
+    seen = np.sum(falls * np.asarray(q.chol).T, axis=1)  # in units of the curvature that was found
+    if np.any((seen < 1 / _ALIKE) | (seen > _ALIKE)):
+        raise ValueError(
+            "laplace found a mode, but the curvature there is another at every distance at which it is looked at: the "
+            "density has a kink or a flat top, and no Laplace approximation. Use bures.fit, or another init."
+        )
 
 
 def _as_mode(summit: Summit, dtype: Any) -> Gaussian:

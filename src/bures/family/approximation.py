@@ -110,6 +110,9 @@ class AbstractApproximation(Module):
         if not isinstance(other, AbstractApproximation) or other.dim != self.dim:
             received = other.mean if isinstance(other, AbstractApproximation) else other
             raise fail("other", f"a Gaussian on R^{self.dim}", received, "Compare Gaussians of one dimension.")
+        if other.has_shares:
+            remedy = "For the Gaussian of the same moments pass other.as_gaussian()."
+            raise fail("other", "a Gaussian: for others there is no closed form", other.label, remedy)
 
     # ---- Validity
 

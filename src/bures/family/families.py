@@ -100,7 +100,8 @@ class LowRank(_Scaled):
 
     By default the rank is found by the fit: a direction is added while it is worth more than a thousandth of a nat
     beyond its noise, and dropped when it is not. A compiled loop (`num_steps`, `jit`, `vmap`) cannot change the shape
-    of its arrays: there the rank is at most 8, or the one given. Steps are of order d (r + n)² for n draws.
+    of its arrays: there the rank is at most 8, or the one given. It is never above half of the dimensions. Steps are of
+    order d (r + n)² for n draws.
 
     >>> import bures, jax
     >>> target = bures.Target(lambda z: -(z @ z - 0.2 * z.sum() ** 2) / 2, dim=4)  # of covariance I + 11ᵀ
