@@ -217,6 +217,16 @@ def test_nan_everywhere_returns_the_start():
     assert result.diagnose(jax.random.key(0), 100).khat == np.inf
     with pytest.raises(ValueError, match="positive"):
         result.resample(jax.random.key(0), 10)
+    with pytest.raises(ValueError, match=r"K must be so large .* got '10 without'"):
+        result.resample(jax.random.key(0), 10, K=20)
+
+
+def test_candidates_outside_the_support_are_not_drawn(key):
+    half = bures.Target(lambda z: jnp.where(z[0] > 0, -(z @ z) / 2, -jnp.inf), 2)
+    result = fit(half, 1, init=bures.Gaussian.standard(2), geometry=bures.BuresWasserstein(1e-9))
+    assert np.all(np.asarray(result.resample(key, 200, K=40))[:, 0] > 0)
+    with pytest.raises(ValueError, match="Raise K"):  # a quarter of all pairs are outside
+        result.resample(key, 200, K=2)
 
 
 def test_huge_steps_end_with_a_good_gaussian(target):

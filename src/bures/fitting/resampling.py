@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from bures.centring import AbstractChange, changes_of
-from bures.check import check_key, check_positive_integer
+from bures.check import check_key, check_positive_integer, fail
 from bures.compiled import compiled
 from bures.diagnostics.weighted import WeightedDraws
 from bures.rows.stream import affordable_draws
@@ -31,7 +31,13 @@ def resampled(fit: "Fit", key: Key[Array, ""], n: int, K: int | None = None) -> 
         return draws.z[draws.choose(key_choice, n)]
     check_positive_integer("K", K, "It is the number of candidates for each draw, e.g. K=50.")
     draws = WeightedDraws.draw(key_pool, fit.approximation, fit.target, n * K)
-    chosen = np.asarray(jax.random.categorical(key_choice, draws.log_weights.reshape(n, K), axis=1))
+    log_weights = np.where(np.isnan(draws.log_weights), -np.inf, draws.log_weights).reshape(n, K)
+    if lost := int(np.sum(~np.isfinite(log_weights.max(axis=1)))):
+        remedy = "Raise K, or leave it out: all draws are then chosen from one pool."
+        raise fail(
+            "K", "so large that one of each draw's candidates has a positive, finite density", f"{lost} without", remedy
+        )
+    chosen = np.asarray(jax.random.categorical(key_choice, log_weights, axis=1))
     return draws.z[K * np.arange(n) + chosen]
 
 
