@@ -198,6 +198,7 @@ TINY = {
     "numpyro_steps": 50,
     "num_samples": 300,
     "rounds": 1,
+    "peer_factor": 1,
     "gaussians": [[12, 1]],
     "unchanged": ["Gaussian, d = 1"],
     "unchanged_rounds": 1,

@@ -14,7 +14,7 @@ import bures
 from bures.fitting import default_estimator, default_objective, default_tolerance
 from bures.fitting.defaults import default_family
 from bures.fitting.milestones import next_checkpoint
-from bures.outcome import Outcome, bound_gain, has_converged, has_diverged
+from bures.outcome import Outcome, bound_gain, has_converged, has_diverged, is_rising
 from bures.start import Start
 
 PAPER = {"objective": bures.ELBO(), "estimator": bures.Price(M=8), "geometry": bures.BuresWasserstein(0.3)}
@@ -284,6 +284,28 @@ def test_autocorrelated_noise_is_not_mistaken_for_a_plateau():
     """A random walk wanders by more than its steps: batches see that where single steps would not."""
     walk = np.cumsum(noise(1000, 0.05))
     assert not has_converged(walk, tolerance=0.05)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_bound_that_rises_where_gaps_are_small_has_not_settled(seed):
+    """A stretch of 60 steps with small gaps, in which the bound rises by 0.03 a step: 0.6 nats from third to third."""
+    gaps = np.concatenate([np.full(10, 50.0), np.full(60, 0.1)])
+    rising = np.concatenate([np.linspace(-900, -850, 10), -850 + 0.03 * np.arange(60)])
+    assert is_rising(rising + noise(70, 0.2, seed), gaps, tolerance=0.05)
+    assert not is_rising(rising + noise(70, 0.2, seed), gaps, tolerance=1.0)
+    assert not is_rising(rising + noise(70, 20.0, seed), gaps, tolerance=0.05)  # noise could do that
+    assert not is_rising(np.where(gaps < 1, -850, rising) + noise(70, 0.2, seed), gaps, tolerance=0.05)
+    assert not is_rising(rising, np.where(np.arange(70) < 60, 50.0, 0.1), tolerance=0.05)  # a fit that has just arrived
+    assert not is_rising(rising, np.full(70, np.nan), tolerance=0.05)
+
+
+def test_a_fit_goes_on_while_its_bound_rises(target, monkeypatch):
+    begun = bures.fit(target, key=jax.random.key(0), family=bures.MeanField(), progress=False)
+    monkeypatch.setattr("bures.fitting.driver.is_rising", lambda bounds, *_: bounds.size < begun.num_steps + 5)
+    longer = bures.fit(target, key=jax.random.key(0), family=bures.MeanField(), progress=False)
+    assert longer.outcome is Outcome.CONVERGED
+    assert longer.num_steps >= begun.num_steps + 5
+    assert np.array_equal(longer.trace.bound[: begun.num_steps], begun.trace.bound)
 
 
 def test_divergence_is_a_large_fall_that_lasts():

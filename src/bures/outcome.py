@@ -56,6 +56,7 @@ CUT_SHORT = (Outcome.INTERRUPTED, Outcome.TIME_LIMIT, Outcome.EVALUATION_LIMIT) 
 
 _BATCHES = 5  # in each quarter, for a standard error that knows of autocorrelation
 _SHORTEST = 200  # steps before which nothing is called converged
+_NEARLY, _SHORTEST_STRETCH = 4, 12  # times the tolerance, and steps: of the stretch on which a small gap is checked
 FALL = 1e3  # relative fall of the bound that is called divergence
 FALL_STEPS = 10
 
@@ -77,6 +78,21 @@ def has_converged(bounds: Any, tolerance: float) -> bool:
         return False
     gain, error = bound_gain(bounds)
     return abs(gain) + 2 * error < tolerance
+
+
+def is_rising(bounds: Any, gaps: Any, tolerance: float) -> bool:
+    """Whether the bound has risen by more than `tolerance` nats, beyond noise, while the gap said that little was left.
+
+    The gap is what the gradient is worth where q is standard normal. Mean field, and scales that are still far too
+    small, see hardly any slope along a direction in which many coordinates have to move together, and each only far.
+    """
+    large = np.flatnonzero(~(np.asarray(gaps) < _NEARLY * tolerance))
+    third = (bounds.size - (large[-1] + 1 if large.size else 0)) // 3
+    if 3 * third < _SHORTEST_STRETCH:
+        return False
+    before, after = np.asarray(bounds[-2 * third :], np.float64).reshape(2, third)
+    error = math.sqrt((before.var(ddof=1) + after.var(ddof=1)) / third)
+    return float(after.mean() - before.mean()) - 2 * error > tolerance
 
 
 def has_diverged(bounds: Any) -> bool:

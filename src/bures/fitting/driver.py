@@ -36,7 +36,7 @@ from bures.geometry import AbstractGeometry, Whitened
 from bures.loop import LoopState, Method, Methods, Trace, advance, advance_on_host, init as init_state
 from bures.mixing.rounds import evaluations_for
 from bures.objective import AbstractObjective
-from bures.outcome import CUT_SHORT, Outcome, has_converged, has_diverged
+from bures.outcome import CUT_SHORT, Outcome, has_converged, has_diverged, is_rising
 from bures.rows.settling import settle
 from bures.rows.subsampled import SubsampledEvaluator, subsampled_evaluator
 from bures.start import Start, find_start
@@ -477,8 +477,13 @@ def _run(
                 if bool(loop.failed):
                     outcome = Outcome.NON_FINITE
                 elif bool(loop.settled):
-                    outcome = Outcome.CONVERGED
-                elif is_checkpoint(count):
+                    traces = [_join(traces)]
+                    sees_all = loop.state.approximation.is_dense  # slopes along every direction: what is left is noise
+                    if not sees_all and is_rising(traces[0].bound, traces[0].gap, tolerance or 0.0):
+                        loop = loop._replace(calm=loop.calm * 0)
+                    else:
+                        outcome = Outcome.CONVERGED
+                if outcome is None and is_checkpoint(count):
                     traces = [_join(traces)]
                     outcome = _at_checkpoint(traces[0], path, loop, count, tolerance, callback)
                 if outcome is None and count >= total:

@@ -24,7 +24,8 @@ from bures.threads import one_blas_thread
 _POOLS = (4_000, 10_000, 40_000)  # draws; more are taken only while they leave the verdict undecided
 _SLOW_POOL = 2_000  # the first, of a target that is slow to evaluate
 _SECOND_PASS = 1_100  # draws of a second pass over rows: enough for weights that are even to decide
-_HOPELESS = 0.01  # share of effective draws below which more of them do not help
+# Shares of effective draws below which more of them do not help: at all, and where k̂ is above its threshold.
+_HOPELESS, _TOO_FEW = 0.01, 0.03
 JUDGED, _SEARCHED = 2**32 - 2, 2**32 - 3  # with the key, for the draws and the search: no step has these numbers
 _SEARCHED_DIM = 250  # dimensions up to which other modes are searched for where q has no d × d factor
 _NO_TRUST = (Verdict.UNTRUSTED, Verdict.DEGENERATE, Verdict.ROUNDED, Verdict.UNJUDGED)  # none that a search could shake
@@ -200,6 +201,7 @@ def is_decided(found: Diagnostics) -> bool:
     """Whether more draws would not change the verdict."""
     if found.is_light or found.verdict in (Verdict.SEVERAL_MODES, Verdict.DEGENERATE, Verdict.CLOSE):
         return True
-    if found.verdict is Verdict.UNTRUSTED and found.correction.effective < _HOPELESS * found.num_samples:
+    few = _TOO_FEW if found.khat > found.khat_threshold else _HOPELESS
+    if found.verdict is Verdict.UNTRUSTED and found.correction.effective < few * found.num_samples:
         return True
     return found.num_samples >= _POOLS[1] and found.verdict is not Verdict.UNDECIDED
