@@ -213,7 +213,7 @@ def choose(standard: Gaussian, views: list[tuple[View, Gaussian, int]], modes: l
 
 def first_point(rng: np.random.Generator, target: Target, evaluator: Budget | Evaluator) -> np.ndarray:
     """The first of the target's initial points, or else of some random ones, that has a finite density."""
-    points = np.asarray(target.start(), np.float64)[None]
+    points = np.asarray(target.start_on_host(), np.float64)[None]
     offered = getattr(target.log_density, "initial_candidates", None)
     if offered is not None:
         points = np.concatenate([points, np.asarray(offered(), np.float64).reshape(-1, target.dim)])

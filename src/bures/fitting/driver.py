@@ -117,10 +117,11 @@ def fit(
             return _fit_mixture(key, target, family, progress, callback, limits)
     init = None if init is None else family.of(init)
     objective = default_objective(target, family) if objective is None else objective
-    geometry = Whitened() if geometry is None else geometry
+    given, geometry = geometry, Whitened() if geometry is None else geometry
     chosen = default_estimator(target, objective, family=family) if estimator is None else estimator
     method = Method(objective, chosen, geometry)
-    geometry.check_family(family.standard(min(target.dim, 4)) if init is None else init)
+    if given is not None:  # the default moves all families
+        geometry.check_family(family.standard(min(target.dim, 4)) if init is None else init)
     if num_steps is not None:
         num_steps = check_positive_integer("num_steps", num_steps, "Leave it out to stop by itself.")
     if tolerance is not None:
@@ -289,7 +290,6 @@ def _begin(
     q = to_host(start.approximation) if on_host else to_device(start.approximation)
     loop = LoopState.start(init_state(target, init=q, **method.parts()))
     empty = Trace.empty(0, loop.best_bound.dtype)
-    q = to_device(q)
     return Fit(q, empty, ((0, q),), target, method, key, loop, Outcome.MAX_STEPS.value, record), evaluator
 
 
@@ -529,4 +529,7 @@ def _at_checkpoint(
 
 
 def _join(traces: list[Trace]) -> Trace:
+    traces = [trace for trace in traces[:-1] if trace.bound.size] + traces[-1:]
+    if len(traces) == 1:
+        return traces[0]
     return jax.tree.map(lambda *parts: np.concatenate(parts), *traces)

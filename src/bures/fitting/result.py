@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Key
 
+from bures.arrays import Module
 from bures.centring import changes_of
 from bures.check import fail, is_traced
 from bures.diagnostics.diagnostics import Diagnostics, Verdict, check_diagnosis, summarise
@@ -119,7 +120,7 @@ def _check_concrete(what: str, value: Any) -> None:
         raise fail(what, "asked for outside jit and vmap", value, "Return the fit first, then look at it.")
 
 
-class Fit(eqx.Module):
+class Fit(Module):
     """A fitted approximation, how it came about, and what can be done with it."""
 
     approximation: AbstractApproximation

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
+from bures.arrays import Module
 from bures.check import as_array, check_function, check_positive_integer, default_dtype, fail, is_traced
 from bures.target.blocks import (
     calls_one_by_one,
@@ -37,7 +38,7 @@ from bures.target.variables import ByName, Coordinates, Layout, Unconstrained
 LogDensity = Callable[[Float[Array, " dim"]], Float[Array, ""]]
 
 
-class Target(eqx.Module):
+class Target(Module):
     """An unnormalised log density on R^dim.
 
     **Arguments:**
@@ -216,12 +217,14 @@ class Target(eqx.Module):
 
     def start(self) -> Float[Array, " dim"]:
         """Where to begin the search for a mode: the initial point, or else the origin, in JAX's present precision."""
-        dtype = default_dtype()
-        if self.initial_point is None:
-            return as_array(np.zeros(self.dim, dtype))
         if is_traced(self.initial_point):
-            return self.initial_point.astype(dtype)
-        return as_array(np.asarray(self.initial_point, dtype))
+            return self.initial_point.astype(default_dtype())
+        return as_array(self.start_on_host())
+
+    def start_on_host(self) -> Float[np.ndarray, " dim"]:
+        """The same in NumPy."""
+        dtype = default_dtype()
+        return np.zeros(self.dim, dtype) if self.initial_point is None else np.asarray(self.initial_point, dtype)
 
     def value(self, z: Float[Array, "n dim"]) -> Float[Array, " n"]:
         """log p at each row of `z`, in the dtype of `z`."""
