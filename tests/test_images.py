@@ -83,7 +83,7 @@ def test_exchanged_labels_lead_to_the_other_mode():
     q = mode_of(labels, [-5.0, 5.0, -0.5, 0.5])
     evaluator = Evaluator(bures.Target(labels, 4))
     [view] = look(np.random.default_rng(0), Budget(evaluator, 64), [(q, 1, 64)])
-    found = add_images(np.random.default_rng(0), Budget(evaluator, 1000), [Mode(q, view)])
+    found, _ = add_images(np.random.default_rng(0), Budget(evaluator, 1000), [Mode(q, view)])
     assert len(found) == 2
     np.testing.assert_allclose(found[1].gaussian.mean, q.mean[[1, 0, 3, 2]], atol=0.01)
     np.testing.assert_allclose(found[1].log_mass, view.log_mass, atol=0.3)  # 64 draws know each to 0.06
@@ -112,7 +112,7 @@ def test_three_modes_of_two_free_choices_tell_the_fourth():
     rng, budget = np.random.default_rng(0), Budget(evaluator, 3000)
     known = [Gaussian.unchecked(mean, np.eye(dim)) for mean in (np.zeros(dim), *apart)]
     views = look(rng, budget, [(q, 1, 64) for q in known])
-    found = add_images(rng, budget, [Mode(q, view) for q, view in zip(known, views, strict=True)])
+    found, _ = add_images(rng, budget, [Mode(q, view) for q, view in zip(known, views, strict=True)])
     assert len(found) == 4
     np.testing.assert_allclose(found[-1].gaussian.mean, apart.sum(axis=0), atol=1e-3)
     assert found[-1].log_mass == pytest.approx(found[0].log_mass, abs=0.05)

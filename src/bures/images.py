@@ -6,6 +6,7 @@ zero, and with two coordinates, or two blocks of them, exchanged. And where two 
 modes each, three of the four tell where the fourth is.
 """
 
+import functools
 import itertools
 import math
 from typing import Any, NamedTuple
@@ -66,8 +67,7 @@ def exchanges(budget: Budget, q: Gaussian) -> tuple[np.ndarray, np.ndarray]:
     nowhere = np.zeros((0, q.dim)), np.zeros(0)
     if q.dim > _EXCHANGED_DIM:
         return nowhere
-    pairs, blocks = _moved(q, _pairs(q.dim)), _moved(q, _blocks(q.dim))
-    swept = min(len(blocks), _TURNED // (q.dim + 2))
+    pairs, blocks, swept = _orders(q)
     left = budget.left - len(pairs) - _FOLLOWED * (_ROUNDS + 2)
     if left < len(blocks) + swept * (q.dim + 2):
         blocks, swept = blocks[:0], 0
@@ -83,6 +83,23 @@ def exchanges(budget: Budget, q: Gaussian) -> tuple[np.ndarray, np.ndarray]:
     return q.push(ends[~home]), values[~home]
 
 
+def evaluations_for(q: Gaussian) -> int:
+    """That looking for all images of a mode takes, at the most; climbs from the places that are found come on top."""
+    mirrored = _SWEEPS * (q.dim + 1) + 2 if q.dim <= _MIRRORED_DIM else 0
+    if q.dim > _EXCHANGED_DIM:
+        return mirrored
+    pairs, blocks, swept = _orders(q)
+    places = min(_FOLLOWED, len(pairs) + swept)
+    return mirrored + len(pairs) + len(blocks) + swept * (q.dim + 2) + places * (_ROUNDS + 2)
+
+
+def _orders(q: Gaussian) -> tuple[np.ndarray, np.ndarray, int]:
+    """Orders of pairs and of blocks that make a difference to a mode, and how many of the latter have signs turned."""
+    pairs, blocks = _moved(q, _pairs(q.dim)), _moved(q, _blocks(q.dim))
+    return pairs, blocks, min(len(blocks), _TURNED // (q.dim + 2))
+
+
+@functools.lru_cache(maxsize=8)
 def _pairs(dim: int) -> np.ndarray:
     """Orders of the coordinates with two exchanged."""
     i, j = np.triu_indices(dim, 1)
@@ -91,6 +108,7 @@ def _pairs(dim: int) -> np.ndarray:
     return orders
 
 
+@functools.lru_cache(maxsize=8)
 def _blocks(dim: int) -> np.ndarray:
     """Orders of the coordinates with two neighbouring blocks of one width exchanged: rows of a matrix, say.
 

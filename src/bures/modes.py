@@ -5,6 +5,7 @@ Gaussian explains the slopes at all points that it rules, however far away: so a
 the modes that they find explain others, and so on until nothing is left to explain or to spend.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,7 +14,7 @@ import numpy as np
 
 from bures import linalg
 from bures.family.gaussian import Gaussian
-from bures.images import exchanges, fourth_corners, is_apart, mirror_image
+from bures.images import evaluations_for, exchanges, fourth_corners, is_apart, mirror_image
 from bures.search import EXPECTED, Budget, Summit, ascend, climb
 from bures.survey import Known, of_known, spread, unknown_places
 from bures.threads import one_blas_thread
@@ -89,6 +90,7 @@ def find_modes(
     reach: float = 100.0,
     most: int | None = None,
     enough: int = _ENOUGH,
+    done: int = 0,
 ) -> tuple[Mode, ...]:
     """The known modes and all others that the budget's evaluations find, the heaviest first.
 
@@ -100,6 +102,7 @@ def find_modes(
     - `reach`: how far they are scattered, in those standard deviations.
     - `most`: modes that come back, at the most: the heaviest.
     - `enough`: the search ends after so many points in a row that led to nothing new.
+    - `done`: of so many of the known modes, the first, images were looked for already.
 
     >>> import bures
     >>> from bures.engine import Evaluator
@@ -111,7 +114,7 @@ def find_modes(
     with np.errstate(all="ignore"), one_blas_thread(budget.dim):
         modes = list(known)
         count, in_vain = _SCATTERED, 0
-        modes = add_images(rng, budget, modes, int(_IMAGES_SHARE * budget.left))
+        modes, _ = add_images(rng, budget, modes, int(_IMAGES_SHARE * budget.left), done)
         while budget.left > 2 * _DRAWS + budget.dim and in_vain < enough:
             count = min(count, max(1, int(_SHARE * budget.left)))
             before = len(modes)
@@ -201,11 +204,17 @@ def _unexplained(seen: Seen, modes: Sequence[Mode]) -> Seen:
     return seen.chosen(~(error < EXPECTED * np.linalg.norm(slopes, axis=1)))
 
 
-def add_images(rng: np.random.Generator, budget: Budget, modes: Sequence[Mode], most: int = _IMAGES) -> list[Mode]:
-    """The modes, and those found at their images, and at the images of these, with at most so many evaluations."""
-    found, budget = list(modes), budget.keeping(max(0, budget.left - most))
+def add_images(
+    rng: np.random.Generator, budget: Budget, modes: Sequence[Mode], most: int = _IMAGES, done: int = 0
+) -> tuple[list[Mode], bool]:
+    """The modes, and those found at their images, and at the images of these, with at most so many evaluations.
+
+    Those of the first `done` modes were looked for already. Also whether evaluations were enough for a whole look.
+    """
+    found, budget, is_whole = list(modes), budget.keeping(max(0, budget.left - most)), True
     with np.errstate(all="ignore"):
-        for source in found:  # which grows
+        for source in itertools.islice(found, done, None):  # which grows
+            is_whole &= budget.left >= 2 * _DRAWS + evaluations_for(source.gaussian)
             if budget.left <= 2 * _DRAWS:
                 break
             image = mirror_image(budget.keeping(_DRAWS), source.gaussian)
@@ -215,11 +224,12 @@ def add_images(rng: np.random.Generator, budget: Budget, modes: Sequence[Mode], 
                     found += weigh_gaussians(rng, budget, [image.gaussian], found)
                 ends, values = np.append(ends, image.gaussian.mean[None], axis=0), np.append(values, image.value)
             found += _new_from(rng, budget, ends, values, found, source.gaussian)
-        if len(found) > 2 and budget.left > 2 * _DRAWS:
+        is_whole &= budget.left > 2 * _DRAWS
+        if len(found) > max(2, done) and budget.left > 2 * _DRAWS:
             heaviest = sorted(found, key=lambda mode: -mode.log_mass)
             corners = fourth_corners(budget.keeping(_DRAWS), np.stack([mode.gaussian.mean for mode in heaviest]))
             found += _new_from(rng, budget, *corners, found, heaviest[0].gaussian)
-    return found
+    return found, is_whole and budget.left > _DRAWS
 
 
 def _new_from(

@@ -62,6 +62,7 @@ class Start(NamedTuple):
     variance: float = math.inf  # of the log weights of its draws; infinite where not known
     modes: tuple[Mode, ...] = ()
     scale: Gaussian | None = None  # whose standard deviations the scouts' starts were measured in
+    has_images: bool = False  # whether images of all modes were looked for, with evaluations to spare
     left_out: float = math.inf  # nats of correlations that a low-rank Gaussian would not have; infinite where not known
 
 
@@ -101,12 +102,12 @@ class _Search:
         scale = modes[0].gaussian if modes else standard
         near = np.concatenate([np.zeros((0, self.dim)), *(view.z[:32] for view in around)])
         modes = self.climb_from_scouts(scale, modes, near, 0.4 if nearly_exact else 0.25)
-        modes = self.add_images(sorted(modes, key=lambda mode: -mode.log_mass))
+        modes, has_images = self.add_images(sorted(modes, key=lambda mode: -mode.log_mass))
         modes = sorted(modes, key=lambda mode: -mode.log_mass)[:MODES]
         shapes = [gaussian_of(s) for s in summits[:1] if not s.is_mode and np.all(np.isfinite(s.axes))]
         views = [(view, standard, width) for view, width in zip(around, self.widths, strict=False)]
         views += self.look_wider(modes, shapes, 32 if nearly_exact else 64)
-        return choose(standard, views, modes)._replace(modes=tuple(modes), scale=scale)
+        return choose(standard, views, modes)._replace(modes=tuple(modes), scale=scale, has_images=has_images)
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -174,10 +175,11 @@ class _Search:
         # Where there are several modes, there may be more.
         return climb_to_new(self.rng, self.evaluator.keeping(_KEPT), Seen(*found.strange), modes, _FRUITLESS)
 
-    def add_images(self, modes: list[Mode]) -> list[Mode]:
+    def add_images(self, modes: list[Mode]) -> tuple[list[Mode], bool]:
         """The modes, and their images where signs or labels are free; not where evaluations may take long."""
-        slow = self.few or self.target.width > SLOW
-        return modes if slow else add_images(self.rng, self.evaluator.keeping(_KEPT // 2), modes)
+        if self.few or self.target.width > SLOW:
+            return modes, False
+        return add_images(self.rng, self.evaluator.keeping(_KEPT // 2), modes)
 
     def weigh(self, peaks: list[Summit], known: list[Mode]) -> list[Mode]:
         """The mass around each summit, where more than two or three draws see it."""

@@ -121,6 +121,7 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
     "on_host": lambda value: isinstance(value, bool),
     "start_evaluations": _is_count,
     "grows": lambda value: isinstance(value, bool),
+    "has_images": lambda value: isinstance(value, bool),
     "refinement": _is_refinement,
     "mixed": lambda value: isinstance(value, list) and len(value) == 2 and all(map(_is_count, value)),
     "cut_evaluations": _is_count,

@@ -68,20 +68,24 @@ def search_again(
     scores: np.ndarray,
     uneven: bool,
     evaluations: int = LATER_EVALUATIONS,
+    has_images: bool = False,
     thorough: bool = False,
 ) -> tuple[tuple[Mode, ...], tuple[View, ...], float]:
     """After a fit: views of q made wider, and where strange draws of q and theirs lead; a survey if the scale is new.
 
-    Where there are several modes, or the search is to be `thorough`, and evaluations for it, more are looked for.
+    Where there are several modes, or the search is to be `thorough`, and evaluations for it, more are looked for. With
+    `has_images` those of the modes given were looked for already.
     Returns all modes known, the views, and how far was searched in standard deviations of q.
     """
     before = evaluator.count
     modes, budget = tuple(modes), Budget(evaluator, LATER_EVALUATIONS)
+    has_images, looked = False, modes if has_images else ()
     q, parts = _gaussian_and_parts(approximation)
     widths = WIDTHS[:1] if uneven else WIDTHS if q.dim <= _WIDE_DIM else ()
     reach = WIDTHS[0] if uneven else WIDTHS[-1]
     evidence = log_evidence(draws.log_weights)[0]
     masses, known = [], []  # Gaussians that are known, with the logarithms of their masses and of p at their means
+    own = [_as_mode(part, evidence + share) for part, share in parts]
     with np.errstate(all="ignore"):
         views = tuple(look(rng, budget, [(q, width, _DRAWS) for width in widths]))
         if q.dim <= _SEARCHED_DIM:
@@ -102,15 +106,17 @@ def search_again(
             places.insert(0, unknown_places(budget, ends, values, known, q, _CLIMBS))
             modes += _climb_and_weigh(rng, q, budget, np.concatenate(places), modes)
             if not uneven:
-                sources = [_as_mode(part, evidence + share) for part, share in parts] + _others(modes, parts)
-                modes += tuple(add_images(rng, budget, sources)[len(sources) :])
+                sources, done = _sources(own, _others(modes, parts), looked)
+                found, has_images = add_images(rng, budget, sources, done=done)
+                modes += tuple(found[len(sources) :])
         left = evaluations - (evaluator.count - before)
         wanted = thorough or len(modes) > 1
         if wanted and left > _WORTHWHILE and q.dim <= _SEARCHED_DIM and not uneven:
-            own = [_as_mode(part, evidence + share) for part, share in parts]
-            enough = left if thorough else _ENOUGH
             widest = max((mode.gaussian for mode in modes), key=lambda each: each.log_det_root()) if modes[1:] else q
-            found = find_modes(rng, Budget(evaluator, left), [*modes, *own], scale=widest, reach=reach, enough=enough)
+            everything, enough = [*modes, *own], left if thorough else _ENOUGH
+            done = len(everything) if has_images else 0
+            budget = Budget(evaluator, left)
+            found = find_modes(rng, budget, everything, scale=widest, reach=reach, enough=enough, done=done)
             modes = tuple(mode for mode in found if mode.view.z.size)
         elif q.dim <= _WIDE_DIM and not wanted and not uneven and not is_slow(evaluator):
             budget = Budget(evaluator, min(left, _LAST_LOOK))
@@ -165,6 +171,17 @@ def _gaussian_and_parts(q: AbstractApproximation) -> tuple[Gaussian, list[tuple[
 def _others(modes: Sequence[Mode], parts: Sequence[tuple[Gaussian, float]]) -> list[Mode]:
     """The modes that are none of q's own Gaussians."""
     return [mode for mode in modes if not any(_is_q(part, mode.gaussian) for part, _ in parts)]
+
+
+def _sources(own: list[Mode], others: list[Mode], looked: Sequence[Mode]) -> tuple[list[Mode], int]:
+    """The modes and q's own parts, those first that images were looked for of already, or of the same mode.
+
+    And how many these are.
+    """
+    known = [mode.gaussian for mode in looked]
+    done = [part for part in own if any(_is_q(part.gaussian, mode) for mode in known)]
+    done += [mode for mode in others if any(mode.gaussian is each for each in known)]
+    return done + [mode for mode in (*own, *others) if not any(mode is each for each in done)], len(done)
 
 
 def _as_mode(part: Gaussian, log_mass: float) -> Mode:

@@ -285,6 +285,7 @@ def _begin(
         method = Method(method.objective, chosen, method.geometry)
     on_host = (stops_by_itself or rows is not None) and method.runs_on_host
     record = Record(start_evaluations=evaluator.count, grows=on_host and chooses, modes=start.modes, scale=start.scale)
+    record.has_images = start.has_images
     record.rows = None if rows is None else rows.use
     record.seconds["start"] = time.perf_counter() - began - evaluator.compile_seconds
     q = to_host(start.approximation) if on_host else to_device(start.approximation)

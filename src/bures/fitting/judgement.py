@@ -63,16 +63,19 @@ def judge(
     scale: Gaussian | None,
     *,
     search: int = LATER_EVALUATIONS,
+    has_images: bool = False,
     thorough: bool = False,
     partly: bool = False,
     **run: Any,
 ) -> Judgement:
     """Draws until their verdict is decided, and a look at what they cannot see, by at most `search` evaluations.
 
+    With `has_images` those of the modes given were looked for already.
+
     With `partly` an evaluator whose limits are spent ends it early: what was seen by then is judged.
     """
     with one_blas_thread(target.dim if q.is_dense else 0):
-        return _judge(key, q, target, evaluator, modes, scale, search, thorough, partly, run)
+        return _judge(key, q, target, evaluator, modes, scale, search, has_images, thorough, partly, run)
 
 
 def _judge(
@@ -83,6 +86,7 @@ def _judge(
     modes: tuple[Mode, ...],
     scale: Gaussian | None,
     search: int,
+    has_images: bool,
     thorough: bool,
     partly: bool,
     run: dict[str, Any],
@@ -132,6 +136,7 @@ def _judge(
                 scores=scores,
                 uneven=target.uneven,
                 evaluations=search,
+                has_images=has_images,
                 thorough=thorough,
             )
             searched = evaluator.count - before

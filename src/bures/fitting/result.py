@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array, Float, Key
@@ -83,6 +82,7 @@ class Record:
         grows: bool = False,
         modes: tuple[Mode, ...] = (),
         scale: Gaussian | None = None,
+        has_images: bool = False,
         seconds: dict[str, float] | None = None,
         judgement: Judgement | None = None,
         mixed_rounds: int = 0,
@@ -96,6 +96,7 @@ class Record:
         is_recentred: bool = False,
     ):
         self.start_evaluations, self.modes, self.scale = start_evaluations, modes, scale
+        self.has_images = has_images  # whether the start looked for images of all its modes
         self.grows = grows  # whether late steps take more draws, as those of the default method on the host do
         self.seconds = dict(seconds or {})
         self.judgement = judgement
@@ -224,6 +225,7 @@ class Fit(Module):
             record.modes,
             record.scale,
             search=allowed if search is None else search,
+            has_images=record.has_images,
             thorough=search is not None,
             partly=partly,
             **self.run_facts(),

@@ -217,7 +217,7 @@ class Target(Module):
 
     def start(self) -> Float[Array, " dim"]:
         """Where to begin the search for a mode: the initial point, or else the origin, in JAX's present precision."""
-        if is_traced(self.initial_point):
+        if self.initial_point is not None and is_traced(self.initial_point):
             return self.initial_point.astype(default_dtype())
         return as_array(self.start_on_host())
 
