@@ -300,7 +300,7 @@ def distinct(summits: list[Summit], known: Sequence[Gaussian] = (), most: int | 
     """The summits that are modes, none of those known, each once: the heaviest by their curvature, those first."""
     kept: list[Summit] = []
     modes = [summit for summit in summits if summit.is_mode and np.all(np.isfinite(summit.axes))]
-    for summit in sorted(modes, key=_laplace_mass, reverse=True):
+    for summit in sorted(modes, key=laplace_mass, reverse=True):
         others = [*known, *map(gaussian_of, kept)]
         if not any(_is_same(other, gaussian_of(summit)) for other in others):
             kept.append(summit)
@@ -338,7 +338,7 @@ def gaussian_of(summit: Summit) -> Gaussian:
     return Gaussian.unchecked(summit.point, axes if is_factor else linalg.cholesky_of_square(axes))
 
 
-def _laplace_mass(summit: Summit) -> float:
+def laplace_mass(summit: Summit) -> float:
     """log p plus the log volume of the axes: the log mass but for a constant."""
     mass = summit.value + float(gaussian_of(summit).log_det_root())
     return mass if math.isfinite(mass) else -math.inf

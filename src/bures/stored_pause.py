@@ -16,7 +16,7 @@ from bures.recognition import NUM_PROBES, check_same_density
 from bures.stored import check_approximation
 
 _PREFIX = "pause/"
-_COUNTS = ("left", "idle", "drawn", "checking", "max_components")
+_COUNTS = ("left", "idle", "drawn", "checking", "max_components", "further", "by_elbo", "polishing")
 _LARGEST = 2**53
 _PARTS = {GaussianMixture: ("log_shares", "means", "chols", "tail"), Gaussian: ("mean", "chol")}
 _WORDS = 11  # of the generator: its counter, its buffer, where it is in that, and half a word
@@ -70,6 +70,8 @@ def pause_of(fit: Fit, arrays: Arrays) -> Pause | None:
     expected = float(given.floats("expected", ()))
     if len(rounds) != fit.num_steps or sum(each.draws for each in rounds) != numbers["drawn"] or math.isnan(expected):
         raise FileError("its rounds are not those of its trace")
+    if max(numbers["by_elbo"], numbers["polishing"]) > len(rounds):
+        raise FileError("it declares rounds that it does not hold")
     batches = given.batches(proposals)
     _check_density(fit, batches)
     return Pause(

@@ -194,6 +194,7 @@ def _fit_mixture(
         record,
         evaluations=0 if limits.ended else evaluations,
         max_components=family.max_components,
+        goes_on=True,
         progress=progress,
         limits=limits,
         callback=callback,
@@ -206,7 +207,7 @@ def _resume_mixture(fit: Fit, progress: bool | None, callback: Callback | None, 
     pause = fit.record.pause
     assert pause is not None
     if pause.is_before_start:
-        return _fit_mixture(fit.key, fit.target, Mixture(pause.max_components), progress, callback, limits)
+        return _fit_mixture(fit.key, fit.target, Mixture(pause.max_components or None), progress, callback, limits)
     evaluator = limits.watch(evaluator_of(fit.target, True, fit.approximation.mean.dtype))
     record = copy.copy(fit.record)
     record.judgement, record.elements, record.seconds = None, None, dict(fit.record.seconds)

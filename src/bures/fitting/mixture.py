@@ -106,13 +106,17 @@ def run_rounds(
     evaluations: int,
     max_components: int | None,
     progress: bool | None,
+    goes_on: bool = False,
     also: Sequence[Gaussian] = (),
     limits: Limits | None = None,
     callback: Callback | None = None,
 ) -> Fit:
-    """The fit after as many rounds as help; modes may be worth a component, and other Gaussians `also`."""
+    """The fit after as many rounds as help; modes may be worth a component, and other Gaussians `also`.
+
+    A fit that `goes_on` climbs the ELBO where weights still degenerate after them, and costs as much as that takes.
+    """
     places = [*(in_double(mode.gaussian) for mode in record.modes), *also]
-    begun = first_pause(host_generator(key, _ROUNDS), in_double(q), places, evaluations, max_components)
+    begun = first_pause(host_generator(key, _ROUNDS), in_double(q), places, evaluations, max_components, goes_on)
     path = [(0, _cast(q, evaluator.dtype))]
     return _run_from(begun, path, key, target, evaluator, record, progress, limits, callback)
 

@@ -49,11 +49,11 @@ class Moved:
         """After a step of every component that enough draws see, and of the shares."""
         q, pool = self.q, self.pool
         responsibilities = np.exp(self.log_components + q.log_shares[:, None] - self.log_q)
-        score = pool.score + _entropy_scores(q, pool.z, responsibilities)
+        score = pool.score + entropy_scores(q, pool.z, responsibilities)
         A = bound.coefficients(self.w, self.drawn, _LEAST_SHARE)
         means, chols = q.means.copy(), q.chols.copy()
         for c, weight in enumerate(self.own() * (A * pool.trust)):
-            moved = _step(q.means[c], q.chols[c], pool.z, score, weight)
+            moved = moved_component(q.means[c], q.chols[c], pool.z, score, weight)
             if moved is not None:
                 means[c], chols[c] = moved
         return Moved(GaussianMixture.unchecked(q.log_shares, means, chols, q.tail), pool).reweighed()
@@ -109,7 +109,7 @@ def with_tails(q: GaussianMixture, pool: Pool, least: float, size: float) -> Gau
     return GaussianMixture.unchecked(np.log(total), q.means, q.chols, np.maximum(shares[:, 1] / total, least))
 
 
-def _entropy_scores(q: GaussianMixture, z: np.ndarray, responsibilities: np.ndarray) -> np.ndarray:
+def entropy_scores(q: GaussianMixture, z: np.ndarray, responsibilities: np.ndarray) -> np.ndarray:
     """−∇log q, each component only where it has a part."""
     scores = np.zeros_like(z)
     for c, part in enumerate(responsibilities):
@@ -119,7 +119,7 @@ def _entropy_scores(q: GaussianMixture, z: np.ndarray, responsibilities: np.ndar
     return scores
 
 
-def _step(
+def moved_component(
     mean: np.ndarray, chol: np.ndarray, z: np.ndarray, score: np.ndarray, weight: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """A Gaussian moved along the affine map that fits the scores; None where too few draws see it."""

@@ -74,8 +74,12 @@ class Pool:
 
 
 def draw_batch(rng: np.random.Generator, q: GaussianMixture, evaluator: Any, n: int) -> Batch:
-    """Fresh draws of a mixture's proposal, each component by its share as evenly as can be."""
-    proposal = proposal_of(q)
+    """Fresh draws of a mixture's proposal."""
+    return draws_of(rng, proposal_of(q), evaluator, n)
+
+
+def draws_of(rng: np.random.Generator, proposal: GaussianMixture, evaluator: Any, n: int) -> Batch:
+    """Fresh draws of a mixture, each component by its share as evenly as can be."""
     noise = rng.standard_normal((n, proposal.noise_dim))
     # The first number chooses the component: one in each n-th part of (0, 1).
     from scipy.special import ndtri

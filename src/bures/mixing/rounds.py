@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -10,9 +10,11 @@ from bures.arrays import log_sum_exp
 from bures.family.gaussian import Gaussian
 from bures.family.mixture import GaussianMixture
 from bures.mixing import bound
+from bures.mixing.further import FAR, FurtherRun, further_evaluations, has_elbo
 from bures.mixing.growing import grow
 from bures.mixing.moving import Moved, with_tails
-from bures.mixing.pool import Batch, Pool, draw_batch
+from bures.mixing.pause import Mixing, Pause, Round, ness_of
+from bures.mixing.pool import Pool, draw_batch
 
 _DRAWS, _DRAWS_PER_DIMENSION, _DRAWN_SHARE = 300, 10, 0.1  # of a round: at the least, and of those in the pool
 _POOL = 10_000  # draws that are kept
@@ -36,48 +38,6 @@ _TAIL_GAIN = 0.003  # of the deficit, from which a tail is worth what it costs o
 _TAIL_SIZE = 3 * bound.K  # of the tuples by which tails are chosen: larger ones see more of the tails
 
 
-class Round(NamedTuple):
-    """What a round saw of the mixture that it began with, by fresh draws."""
-
-    bound: float  # the IW-ELBO
-    ness: float
-    deficit: float
-    draws: int
-    smallest: float  # eigenvalue of a component's covariance
-
-
-class Pause(NamedTuple):
-    """A fit between two rounds: all that the next one depends on, so that it goes on as if there had been no pause."""
-
-    q: GaussianMixture
-    doubtful: GaussianMixture | None  # with a component that did not surely help
-    kept: tuple[GaussianMixture, ...]  # the last ones
-    places: tuple[Gaussian, ...]  # that may be worth a component
-    batches: tuple[Batch, ...]  # of the pool
-    rounds: tuple[Round, ...]
-    left: int  # evaluations
-    idle: int  # draws since the last new component
-    drawn: int
-    checking: bool  # whether the next round only checks
-    expected: float  # the deficit that it should see
-    max_components: int
-    generator: dict[str, Any]  # the state of NumPy's
-
-    @property
-    def is_before_start(self) -> bool:
-        """Whether the search for where to begin was ended: there is nothing to go on with."""
-        return not self.rounds and self.left == 0
-
-
-class Mixing(NamedTuple):
-    """A fitted mixture, its rounds, and why there are no more of them."""
-
-    approximation: GaussianMixture
-    rounds: tuple[Round, ...]
-    settled: bool  # nothing helps any more; else the evaluations were spent
-    pause: Pause | None = None  # where it goes on, if it was interrupted
-
-
 def evaluations_for(dim: int) -> int:
     """How many evaluations a fit of a mixture may take, where it is not told: fewer where each round is slow."""
     most = max(_LEAST_EVALUATIONS, _MOST_EVALUATIONS * _SLOW_DIM // max(dim, _SLOW_DIM))
@@ -90,10 +50,15 @@ def first_pause(
     places: Sequence[Gaussian],
     evaluations: int,
     max_components: int | None,
+    goes_on: bool = False,
 ) -> Pause:
-    """Before the first round; `places` are Gaussians of modes that may be worth a component."""
-    most, state = max_components or _MOST_COMPONENTS, rng.bit_generator.state
-    return Pause(start, None, (), tuple(places), (), (), evaluations, 0, 0, False, 0.0, most, dict(state))
+    """Before the first round; `places` are Gaussians of modes that may be worth a component.
+
+    A fit that `goes_on` climbs the ELBO where weights still degenerate after it.
+    """
+    further = further_evaluations(start.dim, evaluations) if goes_on else 0
+    counts = evaluations, 0, 0, False, 0.0, max_components or 0, further, 0, 0
+    return Pause(start, None, (), tuple(places), (), (), *counts, dict(rng.bit_generator.state))
 
 
 def fit_mixture(
@@ -103,12 +68,13 @@ def fit_mixture(
     report: Callable[[Pause], Any] = lambda _: None,
 ) -> Mixing:
     """Rounds from a pause, by a generator of its kind; they end if `report` says so after one of them."""
-    run = _Run(rng, evaluator, begun)
+    run = (FurtherRun if begun.by_elbo else _Run)(rng, evaluator, begun)
     pause, stopped, interrupted = begun, False, False
     try:
         with np.errstate(all="ignore"):
             while not run.ended and not stopped:
                 run.round()
+                run = (run.next() if run.ended else None) or run
                 pause = run.pause()
                 stopped = bool(report(pause)) and not run.ended
     except KeyboardInterrupt:
@@ -119,11 +85,6 @@ def fit_mixture(
         return Mixing(run.best(), pause.rounds, run.settled, pause if stopped or interrupted else None)
 
 
-def _ness(w: np.ndarray, drawn: np.ndarray) -> float:
-    """Of draws of q, by draws of another density: `drawn` is q over that."""
-    return float(np.sum(drawn * w) ** 2 / max(np.sum(drawn) * np.sum(drawn * w**2), 1e-300))
-
-
 class _Run:
     """One fit: its pool, its present mixture and the rounds so far."""
 
@@ -132,15 +93,38 @@ class _Run:
         rng.bit_generator.state = begun.generator
         self.q, self.doubtful, self.kept, self.places = begun.q, begun.doubtful, begun.kept, begun.places
         self.rounds, self.left, self.idle, self.drawn = list(begun.rounds), begun.left, begun.idle, begun.drawn
-        self.checking, self.expected, self.max_components = begun.checking, begun.expected, begun.max_components
+        self.checking, self.expected, self.begun = begun.checking, begun.expected, begun
+        self.max_components = begun.max_components or _MOST_COMPONENTS
         self.pool = Pool(_POOL, begun.batches)
         self.settled = False
 
     def pause(self) -> Pause:
         """What the next round depends on."""
-        parts = self.q, self.doubtful, self.kept, self.places, tuple(self.pool.batches), tuple(self.rounds)
-        counts = self.left, self.idle, self.drawn, self.checking, self.expected, self.max_components
-        return Pause(*parts, *counts, dict(self.rng.bit_generator.state))
+        return self.begun._replace(
+            q=self.q,
+            doubtful=self.doubtful,
+            kept=self.kept,
+            batches=tuple(self.pool.batches),
+            rounds=tuple(self.rounds),
+            left=self.left,
+            idle=self.idle,
+            drawn=self.drawn,
+            checking=self.checking,
+            expected=self.expected,
+            generator=dict(self.rng.bit_generator.state),
+        )
+
+    def next(self) -> FurtherRun | None:
+        """The rounds by the ELBO that follow where weights still degenerate, and that is finite; none elsewhere."""
+        left, deficit = self.begun.further - self.drawn, self.fresh_deficit()
+        if left <= 0 or deficit is None or not deficit > FAR:
+            return None
+        q = self.best()
+        q = GaussianMixture.unchecked(q.log_shares, q.means, q.chols, np.zeros_like(q.tail))
+        if not has_elbo(q, self.pool):
+            return None
+        changes: dict[str, Any] = dict(q=q, doubtful=None, kept=(), batches=(), left=left, by_elbo=len(self.rounds))
+        return FurtherRun(self.rng, self.evaluator, self.pause()._replace(**changes))
 
     @property
     def draws(self) -> int:
@@ -212,7 +196,7 @@ class _Run:
         w = bound.weights(batch.log_p, log_q, self.pool.log_evidence)
         value = self.pool.log_evidence + float(np.average(bound.of_tuples(w), weights=drawn))
         deficit = float(np.mean(bound.deficits(w, drawn, _TAIL_SIZE)))
-        return Round(value, _ness(w, drawn), deficit, len(batch.z), float(self.q.min_eigenvalue()))
+        return Round(value, ness_of(w, drawn), deficit, len(batch.z), float(self.q.min_eigenvalue()))
 
     def least_gain(self, now: Moved) -> float:
         """Of the deficit, by one component more."""
@@ -220,12 +204,17 @@ class _Run:
 
     def is_enough(self) -> bool:
         """Whether the latest fresh draws see hardly any deficit."""
+        deficit = self.fresh_deficit()
+        return deficit is not None and deficit < _ENOUGH
+
+    def fresh_deficit(self) -> float | None:
+        """What the latest fresh draws see; None where they are too few."""
         seen, deficit = 0, 0.0
         for each in reversed(self.rounds):
             deficit, seen = deficit + each.draws * each.deficit, seen + each.draws
             if seen >= _JUDGED:
-                return deficit / seen < _ENOUGH
-        return False
+                return deficit / seen
+        return None
 
     def best(self) -> GaussianMixture:
         """The best of the last mixtures by all of the pool, with as much of a tail as helps."""

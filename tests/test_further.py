@@ -1,0 +1,95 @@
+"""The rounds by the ELBO that follow where weights degenerate: narrow, curved targets take many components."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bures
+from bures import Outcome
+from bures.arrays import to_host
+from bures.benchmarks.ladder_targets import mixture
+from bures.engine import Evaluator
+from bures.family import GaussianMixture
+from bures.mixing import further, rounds
+from bures.mixing.elbo import OnPool, spread_proposal
+from bures.mixing.pool import Pool, draws_of
+
+KEY = jax.random.key(0)
+RING = bures.Target(lambda z: -((jnp.linalg.norm(z) - 3) ** 2) / (2 * 0.02**2), 2)
+
+
+def known_mixture():
+    means = np.array([[-3.0, 0.0], [3.0, 0.0], [0.0, 4.0]])
+    return mixture(np.array([0.2, 0.3, 0.5]), means, np.stack([np.eye(2), np.diag([0.3, 2.0]), np.eye(2)]))
+
+
+def on_pool(q, n=4000):
+    target, pool = known_mixture(), Pool(n)
+    pool.add(draws_of(np.random.default_rng(0), spread_proposal(q), Evaluator(target), n))
+    return OnPool(q, pool)
+
+
+def of_target(target):
+    density = target.log_density
+    parts = density.log_weights, density.means, density.chols, np.zeros(3)
+    return GaussianMixture.unchecked(*(np.asarray(part, np.float64) for part in parts))
+
+
+def test_the_target_itself_stays_where_it_is():
+    q = to_host(of_target(known_mixture()))
+    now = on_pool(q)
+    assert abs(now.elbo) < 1e-9
+    moved = now.stepped().q
+    np.testing.assert_allclose(moved.means, q.means, atol=1e-6)
+    np.testing.assert_allclose(moved.shares, q.shares, atol=1e-6)
+
+
+def test_steps_and_new_components_climb_the_elbo():
+    q = of_target(known_mixture())
+    off = GaussianMixture.unchecked(np.log(np.full(3, 1 / 3)), q.means + 0.3, q.chols * 1.3, q.tail)
+    begun = on_pool(off)
+    assert begun.stepped().stepped().stepped().elbo > begun.elbo / 2
+    one = GaussianMixture.unchecked(np.zeros(1), np.zeros((1, 2)), 3 * np.eye(2)[None], np.zeros(1))
+    begun = on_pool(one)
+    grown = begun.grown(np.random.default_rng(1), 2)
+    assert grown.num_components == 3 and abs(grown.shares.sum() - 1) < 1e-12
+    now = OnPool(grown, begun.pool)
+    for _ in range(10):
+        now = now.stepped()
+    assert now.elbo > begun.elbo + 0.3
+    assert now.without_small(1.0).q.num_components < 3
+
+
+def test_where_there_is_no_elbo_there_are_no_further_rounds():
+    q = GaussianMixture.unchecked(np.zeros(1), np.zeros((1, 2)), np.eye(2)[None], np.zeros(1))
+    pool = Pool(1000)
+    pool.add(draws_of(np.random.default_rng(0), q, Evaluator(known_mixture()), 1000))
+    assert further.has_elbo(q, pool)
+    pool.log_p[0] = -np.inf
+    assert not further.has_elbo(q, pool)
+    assert further.further_evaluations(10, 50_000) > 0 == further.further_evaluations(200, 20_000)
+
+
+@pytest.fixture
+def brief(monkeypatch):
+    """Few evaluations before and after."""
+    monkeypatch.setattr(rounds, "_LEAST_EVALUATIONS", 2500)
+    monkeypatch.setattr(rounds, "_EVALUATIONS_PER_DIMENSION", 500)
+    monkeypatch.setattr(further, "_EVALUATIONS", 400_000)
+    monkeypatch.setattr(further, "_MOST_COMPONENTS", 30)
+
+
+def test_a_thin_curved_target_is_followed_and_goes_on_as_if_nothing_had_happened(brief, tmp_path):
+    whole = bures.fit(RING, key=KEY, family=bures.Mixture())
+    assert whole.approximation.num_components > 8
+    assert whole.diagnostics.log_evidence - whole.diagnostics.elbo < 2
+    few = bures.fit(RING, key=KEY, family=bures.Mixture(max_components=4))
+    assert few.approximation.num_components <= 4 and few.diagnostics.elbo < whole.diagnostics.elbo
+    limited = bures.fit(RING, key=KEY, family=bures.Mixture(), max_evaluations=17_000, checkpoint=tmp_path / "fit")
+    pause = limited.record.pause
+    assert limited.outcome is Outcome.EVALUATION_LIMIT and pause is not None and pause.by_elbo > 0
+    again = bures.load(tmp_path / "fit", target=RING).resume()
+    assert again.num_steps == whole.num_steps
+    np.testing.assert_array_equal(again.approximation.means, whole.approximation.means)
+    np.testing.assert_array_equal(again.trace.bound, whole.trace.bound)
