@@ -15,7 +15,6 @@ from bures.mixing.pool import Pool
 _MIRROR_STEPS, _MIRROR_GAIN, _LARGEST_CHANGE, _SMALLEST = 2, 0.7, 1.0, -12.0  # of log shares
 _LEAST = -1e4  # log weight that a draw may have
 _SPREAD = 0.5  # share of the draws that all components have alike
-_NARROWER = 0.7  # a new component than the one that it begins in
 _NEW_SHARE = 0.25  # of an even share, of a new component
 _MISSED = 0.5  # nats above the mean log weight, from which a draw is a place for a new component
 _TOP = 0.999  # quantile of the log weights above which all count alike
@@ -32,13 +31,9 @@ class OnPool:
 
     def __init__(self, q: GaussianMixture, pool: Pool, own: np.ndarray | None = None):
         self.q, self.pool = q, pool
-        if own is None:
-            own = np.asarray(q.log_components(pool.z))  # in place: it is the largest array by far
-            own -= pool.log_proposal
-            np.minimum(own, 50.0, out=own)
-            np.exp(own, out=own)
-        self.own: np.ndarray = own  # each component's density over that of the pool, (components, n)
-        self.drawn = np.maximum(q.shares @ own, 1e-300)
+        # Each component's density over that of the pool, (components, n).
+        self.own = _densities(q, pool) if own is None else own
+        self.drawn = np.maximum(q.shares @ self.own, 1e-300)
         self.log_weights = np.maximum(pool.log_p - pool.log_proposal - np.log(self.drawn), _LEAST)
 
     @property
@@ -92,7 +87,15 @@ class OnPool:
         if not chosen.size:
             return q
         within = np.argmax(self.own[:, chosen] * q.shares[:, None], axis=0)
-        return joined(q, self.pool.z[chosen], _NARROWER * q.chols[within], _NEW_SHARE)
+        return joined(q, self.pool.z[chosen], q.chols[within], _NEW_SHARE)
+
+
+def _densities(q: GaussianMixture, pool: Pool) -> np.ndarray:
+    found = np.asarray(q.log_components(pool.z))
+    found -= pool.log_proposal  # in place: it is the largest array by far
+    np.minimum(found, 50.0, out=found)
+    np.exp(found, out=found)
+    return found
 
 
 def joined(q: GaussianMixture, means: np.ndarray, chols: np.ndarray, share: float) -> GaussianMixture:
