@@ -1,5 +1,8 @@
 """Many fits in one call: the steps and figures of single fits, and no fit that harms another."""
 
+import gc
+import weakref
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -306,3 +309,17 @@ def test_progress_is_shown_where_it_is_wanted(data, capsys):
     assert capsys.readouterr().err == ""
     with pytest.raises(ValueError, match="progress"):
         bures.fit_many(logistic, data, jax.random.key(0), dim=5, progress="yes")
+
+
+def test_a_model_goes_with_its_fits(key):
+    """Programs that were compiled for it do not keep what its closure holds."""
+
+    def fit_one():
+        held = np.ones((100, 2))
+        model = lambda z, data: -0.5 * jnp.sum((z - data) ** 2) - 0.5 * jnp.mean((held @ z) ** 2)  # noqa: E731
+        assert len(bures.fit_many(model, np.zeros((3, 2)), dim=2, key=key)) == 3
+        return weakref.ref(model)
+
+    gone = fit_one()
+    gc.collect()
+    assert gone() is None

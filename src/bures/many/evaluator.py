@@ -4,7 +4,6 @@ A call takes *rows*: the number of a model and some points for it. The rows go t
 arrays stay in the cache, only as many groups as there are rows for.
 """
 
-import functools
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bures.compiled import compiled
 from bures.engine import present_dtype
 from bures.many.models import Form, Models, as_rows
 
@@ -91,7 +91,7 @@ def _padded(x: np.ndarray, size: int) -> np.ndarray:
     return np.concatenate([x, np.broadcast_to(x[-1:], (size - len(x), *x.shape[1:]))])
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
+@compiled
 def _in_groups(form: Form, scores: bool, data: Any, fits: jax.Array, z: jax.Array, used: Any) -> tuple[jax.Array, ...]:
     """log p, and scores if asked for, at each row of the first `used` groups; zeros beyond."""
 
