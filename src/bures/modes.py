@@ -33,6 +33,7 @@ _WIDER = 1.5  # times the box that holds all that is known
 _BOX_DIM = 3
 _AROUND = 6.0  # standard deviations of a mode that the box holds
 _SPANNING, _FLAT = 4, 1e-3  # modes that span a plane, at the most, and its thickness for its width
+_IN_PLANE = 100  # points in it, times the square of its dimension, at the most
 _WAY_HOME = 6  # climbs in a row that found nothing new, before the next scatter
 UNSEEN = 0.7  # error of a log mass from which it rests on two or three draws
 MODES = 6  # that are kept where evaluations are few: the heaviest
@@ -116,7 +117,7 @@ def find_modes(
         count, in_vain = _SCATTERED, 0
         modes, _ = add_images(rng, budget, modes, int(_IMAGES_SHARE * budget.left), done)
         while budget.left > 2 * _DRAWS + budget.dim and in_vain < enough:
-            count = min(count, max(1, int(_SHARE * budget.left)))
+            count = min(count, enough - in_vain, max(1, int(_SHARE * budget.left)))
             before = len(modes)
             seen = _look(budget, scatter(rng, modes, scale, count, budget.dim, reach))
             modes = climb_to_new(rng, budget, seen, modes)
@@ -142,19 +143,20 @@ def scatter(
     if len(modes) < 2:
         return scale.push(spread(rng, count, dim, reach))
     plane = _plane_of(modes, scale)
-    twice = 2 if dim > _BOX_DIM else 1
-    parts = 2 + twice + bool(plane.shape[1])
+    parts = 3 + bool(plane.shape[1]) + (dim > _BOX_DIM)
     each = count // parts
     around = np.array_split(spread(rng, each, dim, reach)[rng.permutation(each)], len(modes))
     near = [mode.gaussian.push(u) for mode, u in zip(modes, around, strict=True)]
     if plane.shape[1]:
-        near.append(scale.push(spread(rng, each, plane.shape[1], reach) @ plane.T))
+        few = min(each, _IN_PLANE * plane.shape[1] ** 2)
+        near.append(scale.push(spread(rng, few, plane.shape[1], reach) @ plane.T))
     means = np.stack([mode.gaussian.mean for mode in modes])
     margin = _AROUND * np.stack([mode.gaussian.standard_deviations for mode in modes])
     low, high = np.min(means - margin, axis=0), np.max(means + margin, axis=0)
     middle, half = (low + high) / 2, _WIDER * (high - low) / 2
-    inside = middle + half * rng.uniform(-1, 1, (count - (parts - 1) * each, dim))
-    return np.concatenate([scale.push(spread(rng, twice * each, dim, reach)), *near, inside])
+    inside = middle + half * rng.uniform(-1, 1, (each, dim))
+    rest = count - len(inside) - sum(map(len, near))
+    return np.concatenate([scale.push(spread(rng, rest, dim, reach)), *near, inside])
 
 
 def _plane_of(modes: Sequence[Mode], scale: Gaussian) -> np.ndarray:

@@ -73,8 +73,9 @@ def search_again(
 ) -> tuple[tuple[Mode, ...], tuple[View, ...], float]:
     """After a fit: views of q made wider, and where strange draws of q and theirs lead; a survey if the scale is new.
 
-    Where there are several modes, or the search is to be `thorough`, and evaluations for it, more are looked for. With
-    `has_images` those of the modes given were looked for already.
+    Where there are several modes, or the search is to be `thorough`, and evaluations for it, more are looked for: with
+    all of them if the approximation would be trusted, by what is known so far. With `has_images` those of the modes
+    given were looked for already.
     Returns all modes known, the views, and how far was searched in standard deviations of q.
     """
     before = evaluator.count
@@ -112,8 +113,9 @@ def search_again(
         left = evaluations - (evaluator.count - before)
         wanted = thorough or len(modes) > 1
         if wanted and left > _WORTHWHILE and q.dim <= _SEARCHED_DIM and not uneven:
+            names_modes = bool(find_missed(approximation, evidence, draws.log_p.size, modes, views, reach).missed)
             widest = max((mode.gaussian for mode in modes), key=lambda each: each.log_det_root()) if modes[1:] else q
-            everything, enough = [*modes, *own], left if thorough else _ENOUGH
+            everything, enough = [*modes, *own], _ENOUGH if names_modes and not thorough else left
             done = len(everything) if has_images else 0
             budget = Budget(evaluator, left)
             found = find_modes(rng, budget, everything, scale=widest, reach=reach, enough=enough, done=done)
