@@ -217,6 +217,7 @@ def test_what_weights_widen_is_measured(key):
         (judged(math.inf, 0.01), Verdict.DEGENERATE, "degenerate"),
         (judged(math.nan, math.nan), Verdict.DEGENERATE, "degenerate"),
         (judged(3.0, 0.99, rounding=0.2), Verdict.ROUNDED, "jax_enable_x64"),
+        (judged(0.5, 0.4, correction=NARROW, rounding=8.0), Verdict.ROUNDED, "jax_enable_x64"),
         (judged(coverage=Coverage((APART,), reach=100.0)), Verdict.SEVERAL_MODES, "25.0% around (a = 30, b = 0)"),
         (judged(coverage=Coverage((NEAR,), reach=100.0)), Verdict.SEVERAL_MODES, "holds about 75.0%"),
         (judged(1.3, 0.4, coverage=Coverage((NEAR,), reach=100.0)), Verdict.UNTRUSTED, "Do not trust"),

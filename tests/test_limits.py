@@ -218,3 +218,10 @@ def test_what_cannot_be_done_within_the_limits_is_said():
             bures.fit(EGGBOX, key=KEY, checkpoint=path)
     with pytest.raises(ValueError, match="left out under jit"):
         jax.jit(lambda key: bures.fit(EGGBOX, key=key, num_steps=3, max_seconds=1.0).approximation)(KEY)
+
+
+def test_few_draws_are_no_heavy_tails():
+    """A fit that is right, but of which the limits left a few draws only, is not said to be wrong."""
+    fit = bures.fit(lambda z: -0.5 * jnp.sum(z**2), dim=2, key=KEY, max_evaluations=100)
+    assert 25 <= fit.diagnostics.num_samples < 50
+    assert fit.diagnostics.verdict is Verdict.UNJUDGED and "heavy" not in fit.diagnostics.message

@@ -109,13 +109,13 @@ class Diagnostics:
     @property
     def verdict(self) -> Verdict:
         """What the approximation may be used for."""
-        if self.num_samples < max(self.iw_elbo_K, _LEAST_DRAWS):
+        if self.num_samples < max(self.iw_elbo_K, _LED):  # they lead, whatever they weigh
             return Verdict.UNJUDGED
         if self.khat == math.inf or math.isnan(self.khat):
             return Verdict.DEGENERATE
         by_weights = self._verdict_of_weights()
         if by_weights is Verdict.USABLE and self.is_narrow:
-            by_weights = Verdict.UNTRUSTED
+            by_weights = Verdict.ROUNDED if self.rounding > _ROUNDED else Verdict.UNTRUSTED
         trusted = by_weights in (Verdict.CLOSE, Verdict.USABLE)
         if any(trusted or missed.is_apart for missed in self.coverage.missed):
             return Verdict.SEVERAL_MODES
@@ -263,7 +263,7 @@ _MESSAGES = {
     ),
     Verdict.DEGENERATE: "The weights are degenerate or not finite: do not use this approximation. Try a wider init.",
     Verdict.UNJUDGED: (
-        "Not judged: the limits of the fit left too few evaluations for it. Do not use the approximation before "
+        "Not judged: there are too few draws, for the limits of the fit perhaps. Do not use the approximation before "
         "fit.diagnose(key) has judged it."
     ),
 }
