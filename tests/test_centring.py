@@ -80,16 +80,17 @@ def changes(target):
     """One change of coordinates of each kind, with numbers of no meaning."""
     rng, count, dim = np.random.default_rng(2), sum(site.size for site in target.sites), target.dim
     numbers = 0.3 * rng.normal(size=(2, dim)), rng.uniform(0.7, 1.4, size=(2, dim))
+    origin, *slopes = 0.3 * rng.normal(size=dim - count), *(0.3 * rng.normal(size=(2, count, dim - count)))
+    factors = rng.exponential(size=count), rng.normal(size=count)
     return {
         "recentred": Recentred(target.sites, jnp.asarray(some_degrees(target))),
-        "conditioned": Conditioned(
-            target.sites, jnp.asarray(rng.exponential(size=count)), jnp.asarray(rng.normal(size=count))
-        ),
+        "conditioned": Conditioned(target.sites, *map(jnp.asarray, factors)),
+        "following": Conditioned(target.sites, *map(jnp.asarray, (*factors, origin, *slopes))),
         "warp": Warp(*map(jnp.asarray, (numbers[0][0], numbers[1][0], numbers[0][1], numbers[1][1]))),
     }
 
 
-@pytest.mark.parametrize("kind", ["recentred", "conditioned", "warp"])
+@pytest.mark.parametrize("kind", ["recentred", "conditioned", "following", "warp"])
 def test_change_of_variables_is_exact(target, kind):
     change = changes(target)[kind]
     changed = change_coordinates(target, change)
@@ -104,7 +105,7 @@ def test_change_of_variables_is_exact(target, kind):
 
 def test_score_is_that_of_the_density(target):
     found = target
-    for kind in ("conditioned", "warp"):
+    for kind in ("following", "warp"):
         found = change_coordinates(found, changes(target)[kind])
     evaluator = Evaluator(found, 2 * target.dim)
     z, steps = np.random.default_rng(0).normal(size=target.dim), 1e-5 * np.eye(target.dim)
@@ -277,6 +278,34 @@ def test_learned_degrees_follow_the_data():
     assert mixed.degrees["theta"][4:].max() < 0.4
     assert max(learned.evaluations for learned in (strong, weak, mixed)) < 20_000
     assert "theta" in mixed.describe()
+
+
+def test_factors_follow_the_noise_and_the_coefficients():
+    """y ~ N(theta + b x, exp(log_noise)): λ = n / noise², and the data's own estimate of theta leans by −b x̄."""
+    rng = np.random.default_rng(5)
+    group, x = np.repeat(np.arange(30), 4), rng.uniform(0.5, 1.5, 120)
+    y = (2 * rng.normal(size=30))[group] + 0.3 * x + rng.normal(size=120)
+
+    def log_density(tau, log_noise, b, theta):
+        total = normal(theta, 0.0, tau) + normal(b, 0.0, 5.0) - tau
+        return total + normal(jnp.asarray(y), theta[group] + b * x, jnp.exp(log_noise))
+
+    variables = {"tau": Positive(), "log_noise": (), "b": (), "theta": (30,)}
+    target = Target.from_variables(log_density, variables, location_scale={"theta": lambda tau: (0.0, tau)})
+    learned = learn_centring(jax.random.key(0), target)
+    factor = changes_of(learned.target)[0]
+    assert np.allclose(factor.growth[:, 1], -2, atol=0.7)  # averaged over steps, the first of which are far off
+    expected = -np.asarray(factor.precision) * np.bincount(group, x) / 4
+    assert np.allclose(factor.lean[:, 2], expected, rtol=0.25)
+    assert fit(learned.target, key=jax.random.key(1), init=learned.approximation).diagnostics.ness > 0.85
+
+
+def test_numbers_of_before_restore_what_they_did():
+    target = schools(3.0)
+    change = changes(target)["conditioned"]
+    numbers = numbers_of(change_coordinates(target, change))
+    assert set(numbers) == {"0.Conditioned.precision", "0.Conditioned.shift"}
+    assert changes_of(change_by_numbers(target, numbers))[0].growth is None
 
 
 def test_learning_follows_the_key_and_compiles_nothing_anew():

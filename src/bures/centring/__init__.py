@@ -8,10 +8,12 @@ from bures.centring.change import (
 )
 from bures.centring.numbers import change_by_numbers as change_by_numbers, numbers_of as numbers_of
 from bures.centring.sites import (
+    MOST_GROWTH as MOST_GROWTH,
     Conditioned as Conditioned,
     Parameters as Parameters,
     Recentred as Recentred,
     check_has_sites as check_has_sites,
+    free_coordinates as free_coordinates,
     recentre as recentre,
 )
 from bures.centring.warp import Warp as Warp

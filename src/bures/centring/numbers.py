@@ -21,7 +21,7 @@ def numbers_of(target: Target) -> dict[str, np.ndarray]:
         f"{i}.{type(change).__name__}.{field.name}": np.asarray(getattr(change, field.name))
         for i, change in enumerate(changes_of(target))
         for field in dataclasses.fields(change)
-        if field.name != "sites"
+        if field.name != "sites" and getattr(change, field.name) is not None
     }
 
 

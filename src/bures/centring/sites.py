@@ -7,7 +7,8 @@ x. It can be written in other coordinates x̃ in which there are none:
   neither location nor scale for c = 0.
 - x = m + s x̃, where N(m, s²) is the prior times exp(b x − λ x² / 2), what the data say about x, as far as a Gaussian
   can: `Conditioned`. Then c = λ σ² / (1 + λ σ²) follows σ, from non-centred where σ is small to centred where it is
-  large. `bures.learned_centring` finds λ and b.
+  large. What the data say depends on the variables u that are in no site, noise and coefficients: λ and b do, too.
+  `bures.learned_centring` finds them.
 """
 
 import abc
@@ -24,6 +25,7 @@ from bures.check import as_array, default_dtype, fail, is_traced
 from bures.target import LocationScale, Target
 
 _REMEDY = 'Give numbers from 0 (non-centred) to 1 (centred), e.g. 0.5 or {"theta": 0.5}.'
+MOST_GROWTH = 10.0  # of the logarithm of λ, so that it is finite far out, where nothing was learned
 _LOST = 0.01  # standard deviations that rounding may move a variable
 
 
@@ -44,8 +46,8 @@ class AbstractSiteChange(AbstractChange):
     sites: eqx.AbstractVar[tuple[LocationScale, ...]]
 
     @abc.abstractmethod
-    def moments(self, part: slice, location: Array, log_scale: Array) -> tuple[Array, Array]:
-        """m and log s of some elements."""
+    def moments(self, part: slice, z: Array, location: Array, log_scale: Array) -> tuple[Array, Array]:
+        """m and log s of some elements, at a point."""
 
     @property
     def elements(self) -> np.ndarray:
@@ -60,7 +62,7 @@ class AbstractSiteChange(AbstractChange):
         point, total, found = z, jnp.zeros((), z.dtype), []
         for site, part in self.parts():
             location, log_scale = site.location_and_log_scale(point)
-            mean, log_width = self.moments(part, location, log_scale)
+            mean, log_width = self.moments(part, z, location, log_scale)
             point = point.at[site.coordinates].set(mean + jnp.exp(log_width) * z[site.coordinates])
             lost = jnp.finfo(z.dtype).eps * jnp.abs(location) > _LOST * jnp.exp(log_scale)
             lost = lost & ((log_width != 0) | (mean != 0))  # what is as it was cannot get lost
@@ -71,7 +73,7 @@ class AbstractSiteChange(AbstractChange):
     def apply(self, x):
         moved = x
         for site, part in self.parts():
-            mean, log_width = self.moments(part, *site.location_and_log_scale(x))
+            mean, log_width = self.moments(part, x, *site.location_and_log_scale(x))
             moved = moved.at[site.coordinates].set((x[site.coordinates] - mean) * jnp.exp(-log_width))
         return moved
 
@@ -91,7 +93,7 @@ class Recentred(AbstractSiteChange):
     sites: tuple[LocationScale, ...]
     degrees: Float[Array, " elements"]
 
-    def moments(self, part, location, log_scale):
+    def moments(self, part, z, location, log_scale):
         c = self.degrees[part]
         log_width = (1 - c) * log_scale
         return (1 - c * jnp.exp(log_width)) * location, log_width
@@ -101,18 +103,33 @@ class Conditioned(AbstractSiteChange):
     """x = m + s x̃, where N(m, s²) is N(μ, σ²) times exp(b x − λ x² / 2): 1 / s² = 1 / σ² + λ, m = s² (μ / σ² + b).
 
     Where the data say about x what the factor says, x̃ is standard normal whatever μ and σ are. Without factors, λ =
-    b = 0, the target is non-centred.
+    b = 0, the target is non-centred. With u the coordinates that are in no site, less their origin, λ and b grow by
+    exp(γᵀu) together, and b leans by βᵀu before: the data's own estimate b / λ is an affine function of u.
     """
 
     sites: tuple[LocationScale, ...]
-    precision: Float[Array, " elements"]  # λ
-    shift: Float[Array, " elements"]  # b
+    precision: Float[Array, " elements"]  # λ at the origin
+    shift: Float[Array, " elements"]  # b there
+    origin: Float[Array, " free"] | None = None
+    growth: Float[Array, "elements free"] | None = None  # γ; like β not there in files of before
+    lean: Float[Array, "elements free"] | None = None  # β
 
-    def moments(self, part, location, log_scale):
-        precision, variance = self.precision[part], jnp.exp(2 * log_scale)
+    def moments(self, part, z, location, log_scale):
+        precision, shift, growth = self.precision[part], self.shift[part], 1.0
+        if self.growth is not None:
+            u = z[free_coordinates(self.sites, z.size)] - self.origin
+            growth = jnp.exp(jnp.clip(self.growth[part] @ u, -MOST_GROWTH, MOST_GROWTH))
+            shift = shift + self.lean[part] @ u
+        variance = growth * jnp.exp(2 * log_scale)
         share = 1 + precision * variance
-        mean = location + variance * (self.shift[part] - precision * location) / share
+        mean = location + variance * (shift - precision * location) / share
         return mean, log_scale - jnp.log(share) / 2
+
+
+def free_coordinates(sites: tuple[LocationScale, ...], dim: int) -> np.ndarray:
+    """The coordinates that are in no site."""
+    inside = [np.arange(site.start, site.start + site.size) for site in sites]
+    return np.setdiff1d(np.arange(dim), np.concatenate(inside))
 
 
 def recentre(target: Target, degrees: Any) -> Target:
