@@ -97,6 +97,9 @@ class _Search:
             summits = sorted([*summits, *more], key=lambda summit: not summit.is_mode)
             modes += self.weigh(distinct(summits, [mode.gaussian for mode in modes]), modes)
         first = next((s for s in summits if s.is_mode), None)
+        # A mode of whose draws hardly any see mass is no mode to be known, but a better place than nowhere.
+        lost = [] if modes or first is None else [(gaussian_of(first), 1.0, 32)]
+        lost = [(view, lost[0][0]) for view in self.look(lost)]
         refuse_improper(self.rng, self.target, self.evaluator, first, summits, point)
         modes = sorted(modes, key=lambda mode: -mode.log_mass)
         scale = modes[0].gaussian if modes else standard
@@ -107,7 +110,7 @@ class _Search:
         shapes = [gaussian_of(s) for s in summits[:1] if not s.is_mode and np.all(np.isfinite(s.axes))]
         views = [(view, standard, width) for view, width in zip(around, self.widths, strict=False)]
         views += self.look_wider(modes, shapes, 32 if nearly_exact else 64)
-        return choose(standard, views, modes)._replace(modes=tuple(modes), scale=scale, has_images=has_images)
+        return choose(standard, views, modes, lost)._replace(modes=tuple(modes), scale=scale, has_images=has_images)
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -199,18 +202,28 @@ class _Search:
         return look(self.rng, self.evaluator, [(q, width, 32 if self.few else n) for q, width, n in wanted])
 
 
-def choose(standard: Gaussian, views: list[tuple[View, Gaussian, int]], modes: list[Mode]) -> Start:
+def choose(
+    standard: Gaussian,
+    views: list[tuple[View, Gaussian, int]],
+    modes: list[Mode],
+    lost: list[tuple[View, Gaussian]],
+) -> Start:
     """The candidate that surely sees most: what is wide, and often seen by few draws, must be clearly ahead."""
     candidates = [(mode.log_mass - 2 * mode.view.error, Start(mode.gaussian, mode.variance)) for mode in modes]
+    candidates += [(_surely(view), Start(gaussian)) for view, gaussian in lost]
     for view, gaussian, width in views:
         if width == 1:
             seen = view.log_mass - 2 * view.error - (_LAST_RESORT if view.error > UNSEEN else 0)
             candidates.append((seen, Start(gaussian, float(np.var(view.log_weights)))))
         else:
-            sure = view.log_mass + math.log(max(1 - 2 * view.error, 1e-300)) - _MARGIN
-            candidates.append((sure, Start(_moments(view, gaussian, width))))
+            candidates.append((_surely(view) - _MARGIN, Start(_moments(view, gaussian, width))))
     candidates.append((-1e300, Start(standard)))
     return max(candidates, key=lambda pair: pair[0] if np.isfinite(pair[0]) else -math.inf)[1]
+
+
+def _surely(view: View) -> float:
+    """The log mass that a view has seen for sure."""
+    return view.log_mass + math.log(max(1 - 2 * view.error, 1e-300))
 
 
 def first_point(rng: np.random.Generator, target: Target, evaluator: Budget | Evaluator) -> np.ndarray:
