@@ -116,7 +116,7 @@ class Conditioned(AbstractSiteChange):
 
     def moments(self, part, z, location, log_scale):
         precision, shift, growth = self.precision[part], self.shift[part], 1.0
-        if self.growth is not None:
+        if self.growth is not None and self.lean is not None and self.origin is not None:
             u = z[free_coordinates(self.sites, z.size)] - self.origin
             growth = jnp.exp(jnp.clip(self.growth[part] @ u, -MOST_GROWTH, MOST_GROWTH))
             shift = shift + self.lean[part] @ u
