@@ -175,6 +175,14 @@ def test_balanced_choice_keeps_moments_and_weights():
     assert np.mean(chosen[:, 0] > 2) == pytest.approx(expected, abs=4 * math.sqrt(expected / 1000))
 
 
+def test_balanced_choice_copies_no_draw_more_often_than_its_weight_asks():
+    rng = np.random.default_rng(2)
+    weights = rng.gamma(0.5, size=3000)
+    copies = np.bincount(choose_balanced(rng, rng.standard_normal((3000, 2)), weights, 1000), minlength=3000)
+    assert np.all(copies <= np.ceil(1000 * weights / np.sum(weights)))
+    assert np.unique(choose_balanced(rng, rng.standard_normal((1500, 2)), np.ones(1500), 1000)).size == 1000
+
+
 def test_balanced_choice_bends_no_marginal():
     # Two modes, where a choice that balances draw by draw takes the outer parts of both for the sake of the mean.
     rng = np.random.default_rng(1)

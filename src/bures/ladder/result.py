@@ -57,7 +57,8 @@ def choose_balanced(
 
     Of several independent choices by the weights, the one is taken whose largest error of a mean, or of a variance, is
     smallest in its standard errors. Each of them is a fair choice as a whole, so that nothing else of it is bent: to
-    balance draw by draw, which strays less, takes extreme draws for the sake of the means.
+    balance draw by draw, which strays less, takes extreme draws for the sake of the means. None has more copies of a
+    draw than its weight asks for, rounded up.
 
     >>> rng = np.random.default_rng(0)
     >>> z = rng.standard_normal((5000, 3))
@@ -67,7 +68,8 @@ def choose_balanced(
     """
     weights = weights / np.sum(weights)
     choices = int(np.clip(_MOST_NUMBERS // (count * z.shape[1]), 1, _CHOICES))
-    chosen = rng.permutation(systematic(rng, weights, count * choices)).reshape(choices, count)
+    orders = [rng.permutation(weights.size) for _ in range(choices)]
+    chosen = [order[systematic(rng, weights[order], count)] for order in orders]
     mean = weights @ z
     x = (z - mean) / np.maximum(np.sqrt(weights @ (z - mean) ** 2), 1e-300)
     spread = np.maximum(np.sqrt(weights @ (x**2 - 1) ** 2), 1e-6)  # of a squared draw
@@ -75,4 +77,4 @@ def choose_balanced(
     def imbalance(few: np.ndarray) -> float:
         return max(np.max(np.abs(x[few].mean(axis=0))), np.max(np.abs((x[few] ** 2).mean(axis=0) - 1) / spread))
 
-    return min(chosen, key=imbalance)
+    return rng.permutation(min(chosen, key=imbalance))  # copies lie side by side
