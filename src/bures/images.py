@@ -24,6 +24,9 @@ _TURNED = 200  # evaluations for the signs after an exchange of blocks
 _FOLLOWED, _ROUNDS = 10, 12  # the best of them, and how far they are followed
 _CORNERS = 6  # modes of which three each are taken
 _APART = 3.0  # standard deviations between two coordinates whose exchange makes a difference
+# A place where log p has fallen by this share of what the mode's Gaussian expects is explained by it; and one where it
+# has fallen by so many nats is no image, however far away it is.
+_EXPLAINED, _HOPELESS = 0.8, 5000.0
 
 
 class Image(NamedTuple):
@@ -56,7 +59,7 @@ def mirror_image(budget: Budget, q: Gaussian) -> Image | None:
         values = _values(budget, tried * q.mean)
         signs = np.where(values[1:] > values[0], -signs, signs)
     image, home = _values(budget, np.stack([signs * q.mean, q.mean]))
-    if not is_apart(q, signs * q.mean) or not math.isfinite(image):
+    if not is_apart(q, signs * q.mean) or not _is_unexplained(q, home, (signs * q.mean)[None], image[None])[0]:
         return None
     root = signs[:, None] * q.chol * signs  # of the mirrored covariance: still triangular, with the same diagonal
     return Image(Gaussian.unchecked(signs * q.mean, root), float(image), bool(abs(image - home) < _EXACT))
@@ -68,15 +71,20 @@ def exchanges(budget: Budget, q: Gaussian) -> tuple[np.ndarray, np.ndarray]:
     if q.dim > _EXCHANGED_DIM:
         return nowhere
     pairs, blocks, swept = _orders(q)
-    left = budget.left - len(pairs) - _FOLLOWED * (_ROUNDS + 2)
+    left = budget.left - 1 - len(pairs) - _FOLLOWED * (_ROUNDS + 2)
     if left < len(blocks) + swept * (q.dim + 2):
         blocks, swept = blocks[:0], 0
     if not len(pairs) + len(blocks) or left < 0:
         return nowhere
-    values = _values(budget, q.mean[np.concatenate([pairs, blocks])])
+    home, *values = _values(budget, q.mean[np.concatenate([np.arange(q.dim)[None], pairs, blocks])])
+    values = np.array(values)
     blocks = blocks[np.argsort(-values[len(pairs) :], kind="stable")[:swept]]
     turned, heights = _turned(budget, q.mean[blocks], blocks != np.arange(q.dim))
     places, values = np.concatenate([q.mean[pairs], turned]), np.append(values[: len(pairs)], heights)
+    kept = _is_unexplained(q, home, places, values)
+    if not np.any(kept):
+        return nowhere
+    places, values = places[kept], values[kept]
     best = np.argsort(-values, kind="stable")[:_FOLLOWED]
     look = whitened(budget.value_and_score, q.mean, q.chol)
     ends, values, home = scout(look, send_out(look, q.whiten(places[best])), rounds=_ROUNDS)
@@ -90,7 +98,7 @@ def evaluations_for(q: Gaussian) -> int:
         return mirrored
     pairs, blocks, swept = _orders(q)
     places = min(_FOLLOWED, len(pairs) + swept)
-    return mirrored + len(pairs) + len(blocks) + swept * (q.dim + 2) + places * (_ROUNDS + 2)
+    return mirrored + 1 + len(pairs) + len(blocks) + swept * (q.dim + 2) + places * (_ROUNDS + 2)
 
 
 def _orders(q: Gaussian) -> tuple[np.ndarray, np.ndarray, int]:
@@ -160,6 +168,12 @@ def fourth_corners(budget: Budget, means: np.ndarray) -> tuple[np.ndarray, np.nd
         return np.zeros((0, means.shape[-1])), np.zeros(0)
     values = _values(budget, places)
     return places[np.isfinite(values)], values[np.isfinite(values)]
+
+
+def _is_unexplained(q: Gaussian, home: float, places: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Whether log p at places is so much higher than the Gaussian of a mode expects that another mode may be near."""
+    expected = np.sum(q.whiten(places) ** 2, axis=1) / 2
+    return home - values < np.minimum(_EXPLAINED * expected, _HOPELESS)
 
 
 def _values(budget: Budget, z: np.ndarray) -> np.ndarray:

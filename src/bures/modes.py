@@ -24,6 +24,7 @@ _SCATTERED = 500  # points of the first scatter; each further one is twice as la
 _ENOUGH = 3000  # points in a row that led to nothing new, after which a mode that rules 1 in 500 is not likely missed
 _SHARE = 0.5  # of the evaluations left, that a scatter may take: the rest is for climbs
 _IMAGES = 500  # evaluations for images of modes, at the most
+_FAR_BELOW = 100.0  # nats below the highest mode, from which nothing is climbed from what looked like an image
 _IMAGES_SHARE = 0.3  # of the evaluations, for images of the modes that are known
 _CLIMBS = 4  # at once: few, because what they find explains the next
 _ROUNDS = 10  # of a climb
@@ -239,7 +240,8 @@ def _new_from(
 ) -> list[Mode]:
     """The modes that the highest of these places lead to, other than those known."""
     known = [(mode.gaussian, mode.height) for mode in modes]
-    places = unknown_places(budget, ends, values, known, q, _CLIMBS)
+    high = values > max(height for _, height in known) - _FAR_BELOW
+    places = unknown_places(budget, ends[high], values[high], known, q, _CLIMBS)
     summits = _climb(budget.keeping(_DRAWS), places, modes)
     return weigh(rng, budget, distinct(summits, [mode.gaussian for mode in modes], None), modes)
 
