@@ -5,7 +5,7 @@ import pytest
 from problems import run_command, run_commands
 
 import bures
-from bures.cli import _make_estimator
+from bures.cli.methods import make_estimator
 from bures.fitting import default_estimator
 
 
@@ -114,7 +114,7 @@ def test_options_without_an_estimator_change_the_default(change):
     target, objective = bures.models.eggbox(), bures.IWELBO(5)
     default = default_estimator(target, objective)
     assert default.permutations > 3  # or the test is of nothing
-    found = _make_estimator(target, objective, None, options)
+    found = make_estimator(target, objective, None, options)
     assert type(found) is type(default) is bures.Stein
     assert {name: getattr(found, name) for name in ("M", "indices", "draws", "permutations")} == {
         name: fields.get(name, getattr(default, name)) for name in ("M", "indices", "draws", "permutations")
@@ -122,8 +122,8 @@ def test_options_without_an_estimator_change_the_default(change):
 
 
 def test_no_options_leave_the_estimator_to_bures():
-    assert _make_estimator(bures.models.eggbox(), None, None, {}) is None
-    assert _make_estimator(bures.models.eggbox(), None, None, dict(M=7)).M == 7
+    assert make_estimator(bures.models.eggbox(), None, None, {}) is None
+    assert make_estimator(bures.models.eggbox(), None, None, dict(M=7)).M == 7
 
 
 def test_help_teaches(done):

@@ -19,7 +19,7 @@ import pymc as pm
 import pytest
 
 import bures
-from bures.cli import _find_target
+from bures.cli.targets import find_target
 from bures.frontends import from_numpyro, from_pymc, from_stan
 from bures.support import Positive
 from bures.target import Target
@@ -422,11 +422,11 @@ with pymc.Model() as coin:
     pymc.Binomial("heads", 10, pymc.Beta("share", 1, 1), observed=3)
 """)
     (tmp_path / "data.json").write_text('{"x": [1.0, 2.0], "y": [1.0, 2.0]}')
-    target, name = _find_target(f"{tmp_path}/models.py:regression", None, tmp_path / "data.json")
+    target, name = find_target(f"{tmp_path}/models.py:regression", None, tmp_path / "data.json")
     assert (name, target.names) == ("regression", ("slope",))
-    target, name = _find_target(f"{tmp_path}/models.py:coin", None, None)
+    target, name = find_target(f"{tmp_path}/models.py:coin", None, None)
     assert (name, target.names) == ("coin", ("share_logodds__",))
     with pytest.raises(ValueError, match="--data is for Stan programs and NumPyro models"):
-        _find_target(f"{tmp_path}/models.py:coin", None, tmp_path / "data.json")
+        find_target(f"{tmp_path}/models.py:coin", None, tmp_path / "data.json")
     with pytest.raises(ValueError, match="--data must be a JSON file"):
-        _find_target("model.stan", None, tmp_path / "missing.json")
+        find_target("model.stan", None, tmp_path / "missing.json")

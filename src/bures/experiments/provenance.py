@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGE = Path(__file__).resolve().parents[1]
-SHOWN = ("cli.py", "looking", "page.py", "plot", "report.py", "reproduce.py")  # what shows results, not what makes them
+SHOWN = ("cli", "looking", "page.py", "plot", "report.py", "reproduce.py")  # what shows results, not what makes them
 STUDIES = ("experiments", "benchmarks")
 KEEPING = ("protocol", "provenance", "sheet", "store")  # of `experiments`: how results are kept
 _STUDY = tuple(f"bures.{study}" for study in STUDIES)

@@ -1,17 +1,28 @@
-"""The command line: `bures fit`, `bures sample`, `bures reproduce`, `bures report`, `bures bench`."""
+"""The commands, their options and help, and what an error becomes."""
 
-import enum
-import importlib.util
 import inspect
-import json
 import sys
-import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
+
+from bures.cli.methods import (
+    Draws,
+    EstimatorName,
+    FamilyName,
+    GeometryName,
+    Indices,
+    ObjectiveName,
+    given,
+    make_estimator,
+    make_family,
+    make_geometry,
+    make_objective,
+    make_start,
+)
+from bures.cli.showing import check_folder, show_draws, show_fit
+from bures.cli.targets import find_target
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -36,43 +47,6 @@ def options(
     ] = False,
 ) -> None:
     pass
-
-
-class ObjectiveName(enum.StrEnum):
-    elbo = "elbo"
-    iwelbo = "iwelbo"
-    vriwae = "vriwae"
-
-
-class EstimatorName(enum.StrEnum):
-    price = "price"
-    stein = "stein"
-    reparameterised = "reparameterised"
-
-
-class GeometryName(enum.StrEnum):
-    whitened = "whitened"
-    bures_wasserstein = "bures-wasserstein"
-    forward_backward = "forward-backward"
-    euclidean = "euclidean"
-
-
-class FamilyName(enum.StrEnum):
-    full = "full"
-    mean_field = "mean-field"
-    low_rank = "low-rank"
-    mixture = "mixture"
-
-
-class Indices(enum.StrEnum):
-    all = "all"
-    last = "last"
-
-
-class Draws(enum.StrEnum):
-    iid = "iid"
-    antithetic = "antithetic"
-    sobol = "sobol"
 
 
 @app.command()
@@ -171,8 +145,8 @@ def fit(
     import bures
 
     _join_processes(distributed, coordinator, num_processes, process_id)
-    model, name = _find_target(target, dim, data)
-    _check_folder(out)
+    model, name = find_target(target, dim, data)
+    check_folder(out)
     limits: dict[str, Any] = dict(max_seconds=max_seconds, max_evaluations=max_evaluations)
     limits |= dict(checkpoint=checkpoint, every=every)
     if resume and checkpoint is None:
@@ -180,20 +154,20 @@ def fit(
     if resume and checkpoint is not None and checkpoint.exists():
         result = bures.load(checkpoint, target=model).resume(progress=progress, **limits)
     else:
-        bound, kind = _make_objective(objective, k, alpha), _make_family(family, rank)
+        bound, kind = make_objective(objective, k, alpha), make_family(family, rank)
         result = bures.fit(
             model,
             key=jax.random.key(seed),
             objective=bound,
-            estimator=_make_estimator(model, bound, estimator, _given(M=m, indices=indices, draws=draws), kind),
-            geometry=_make_geometry(geometry, step_size),
+            estimator=make_estimator(model, bound, estimator, given(M=m, indices=indices, draws=draws), kind),
+            geometry=make_geometry(geometry, step_size),
             family=kind,
-            init=_make_start(init_mean, init_variance),
+            init=make_start(init_mean, init_variance),
             num_steps=num_steps,
             progress=progress,
             **limits,
         )
-    _report(result, name, seed, num_samples, out)
+    show_fit(result, name, seed, num_samples, out)
     if result.outcome in (bures.Outcome.NON_FINITE, bures.Outcome.DIVERGED):
         raise typer.Exit(1)
 
@@ -240,7 +214,7 @@ def sample(
 
     if out is not None:
         check_file(out)
-    model, name = _find_target(target, dim, data)
+    model, name = find_target(target, dim, data)
     tree = bures.sample(
         model,
         key=jax.random.key(seed),
@@ -249,7 +223,7 @@ def sample(
         max_evaluations=max_evaluations,
         progress=progress,
     )
-    _print_draws(tree, name)
+    show_draws(tree, name)
     if out is not None:
         write_tree(tree, out)
         typer.echo(f"saved {out}")
@@ -279,7 +253,7 @@ def reproduce(
     jax.config.update("jax_enable_x64", True)
     from bures.reproduce import reproduce as run
 
-    _check_folder(out)
+    check_folder(out)
     run(experiment, quick=quick, seeds=seeds, out=out, say=typer.echo)
 
 
@@ -353,10 +327,10 @@ def bench(
     from bures.experiments.store import Store
     from bures.reproduce import load_benchmark, other_code
 
-    _check_folder(out)
+    check_folder(out)
     module = load_benchmark(benchmark)
-    options = _given(path=path, seeds=seeds, slow_seeds=slow_seeds, only=only or None, methods=method or None)
-    options |= _given(quick=quick or None, sampling=sampling, old=old)
+    options = given(path=path, seeds=seeds, slow_seeds=slow_seeds, only=only or None, methods=method or None)
+    options |= given(quick=quick or None, sampling=sampling, old=old)
     if unknown := set(options) - set(inspect.signature(module.run).parameters):
         flag = sorted(unknown)[0].replace("methods", "method").replace("_", "-")
         raise ValueError(f"bench {benchmark} takes no --{flag}. Leave it out.")
@@ -364,193 +338,6 @@ def bench(
     if said := other_code(Store.at(folder), getattr(module, "Benchmark", module)):
         typer.echo(said)
     typer.echo(f"see {folder / 'tables.md'} and {folder / f'{benchmark}.html'}")
-
-
-def _find_target(text: str, dim: int | None, data: Path | None) -> tuple[Any, str]:
-    """A built-in by name, a Stan program, or an object of a Python file."""
-    import bures
-
-    builtin: dict[str, Callable[[], Any]] = {
-        "eggbox": bures.models.eggbox,
-        "banana": lambda: bures.models.banana() if dim is None else bures.models.banana(dim=dim),
-        "funnel": lambda: bures.models.funnel() if dim is None else bures.models.funnel(dim),
-        "student_t": lambda: bures.models.student_t() if dim is None else bures.models.student_t(dim),
-        "logistic": bures.models.census,
-    }
-    if text in builtin:
-        if data is not None:
-            raise ValueError(f"--data is for Stan programs and NumPyro models; {text} has none. Leave it out.")
-        target = builtin[text]()
-        _check_dim(target, text, dim)
-        return target, text
-    if data is not None and not data.is_file():
-        raise ValueError(f"--data must be a JSON file that exists, but got {str(data)!r}. Check the path.")
-    if text.endswith(".stan"):
-        target = bures.frontends.from_stan(text, data)
-        _check_dim(target, text, dim)
-        return target, Path(text).stem
-    path, separator, attribute = text.rpartition(":")
-    if not separator or not path.endswith(".py"):
-        raise ValueError(
-            f"target must be one of {', '.join(builtin)}, path/to/model.stan or path/to/file.py:name, "
-            f"but got {text!r}. Check the spelling."
-        )
-    return _as_target(_load_attribute(Path(path), attribute), text, dim, data), attribute
-
-
-def _as_target(found: Any, text: str, dim: int | None, data: Path | None) -> Any:
-    """A Target from an object of a Python file; a model's library is known by what the file imported."""
-    import bures
-
-    is_pymc = "pymc" in sys.modules and isinstance(found, sys.modules["pymc"].Model)
-    if data is not None and (is_pymc or dim is not None or isinstance(found, bures.Target)):
-        raise ValueError(f"--data is for Stan programs and NumPyro models; {text} has its data already. Leave it out.")
-    if is_pymc or isinstance(found, bures.Target):
-        target = bures.frontends.from_pymc(found) if is_pymc else found
-        _check_dim(target, text, dim)
-        return target
-    if dim is not None:
-        return bures.Target(found, dim)
-    if "numpyro" in sys.modules:
-        arguments = {} if data is None else json.loads(data.read_text())
-        arrays = {name: np.asarray(value) if isinstance(value, list) else value for name, value in arguments.items()}
-        return bures.frontends.from_numpyro(found, **arrays)
-    raise ValueError(f"{text} is a bare log density: give its dimension with --dim.")
-
-
-def _check_dim(target: Any, text: str, dim: int | None) -> None:
-    """A dimension that is given is the target's."""
-    if dim not in (None, target.dim):
-        raise ValueError(f"--dim must be {target.dim}, that of {text}, but got {dim}. Leave it out.")
-
-
-def _load_attribute(path: Path, attribute: str) -> Any:
-    if not path.is_file():
-        raise ValueError(f"target names the file {str(path)!r}, which does not exist. Check the path.")
-    absolute = str(path.resolve())
-    spec = importlib.util.spec_from_file_location(path.stem, absolute)
-    if spec is None or spec.loader is None:
-        raise ValueError(f"{str(path)!r} cannot be imported as Python.")
-    module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(Path(absolute).parent))
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == absolute]
-        line = f" at line {frames[-1].lineno}" if frames else ""
-        raise ValueError(f"{path} could not be run{line}: {type(error).__name__}: {error}") from error
-    finally:
-        sys.path.pop(0)
-    if not hasattr(module, attribute):
-        names = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
-        raise ValueError(f"{path} has no {attribute!r}; it has {', '.join(names) or 'nothing callable'}.")
-    return getattr(module, attribute)
-
-
-def _given(**options: Any) -> dict[str, Any]:
-    """The options that were given, as plain values."""
-    return {
-        name: value.value if isinstance(value, enum.Enum) else value
-        for name, value in options.items()
-        if value is not None
-    }
-
-
-def _make_objective(name: ObjectiveName | None, k: int | None, alpha: float | None) -> Any:
-    import bures
-
-    options = _given(K=k, alpha=alpha)
-    if name is None and options:
-        name = ObjectiveName.iwelbo if alpha is None else ObjectiveName.vriwae
-    kinds = {ObjectiveName.elbo: bures.ELBO, ObjectiveName.iwelbo: bures.IWELBO, ObjectiveName.vriwae: bures.VRIWAE}
-    return None if name is None else _construct(f"--objective {name}", kinds[name], options)
-
-
-def _make_estimator(
-    target: Any, objective: Any, name: EstimatorName | None, options: dict[str, Any], family: Any = None
-) -> Any:
-    import bures
-
-    kinds = {
-        EstimatorName.price: bures.Price,
-        EstimatorName.stein: bures.Stein,
-        EstimatorName.reparameterised: bures.Reparameterised,
-    }
-    if name is not None:
-        return _construct(f"--estimator {name}", kinds[name], options)
-    return _change_default(target, objective, options, family) if options else None
-
-
-def _change_default(target: Any, objective: Any, options: dict[str, Any], family: Any) -> Any:
-    """The estimator that bures would choose, with these options changed."""
-    from bures.fitting import default_estimator, default_objective
-    from bures.fitting.defaults import default_family
-
-    family = family or default_family(target)
-    default = default_estimator(target, objective or default_objective(target, family), family=family)
-    options = {name: getattr(default, name) for name in inspect.signature(type(default)).parameters} | options
-    several = options["indices"] == "all" and options["draws"] != "sobol"  # what can be blocked in several ways
-    options["permutations"] = max(1, min(options["permutations"], options["M"])) if several else 1
-    return type(default)(**options)
-
-
-def _construct(flag: str, kind: Callable[..., Any], options: dict[str, Any]) -> Any:
-    """Call a constructor; the error for an option that is unknown or missing names its flag."""
-    parameters = inspect.signature(kind).parameters
-    if unknown := set(options) - set(parameters):
-        raise ValueError(f"{flag} takes no --{sorted(unknown)[0]}. Leave it out.")
-    required = {name for name, parameter in parameters.items() if parameter.default is inspect.Parameter.empty}
-    if missing := required - set(options):
-        raise ValueError(f"{flag} needs --{sorted(missing)[0]}, e.g. -K 10 or --alpha 0.1.")
-    return kind(**options)
-
-
-def _make_geometry(name: GeometryName | None, step_size: float | None) -> Any:
-    import bures
-
-    if name in (None, GeometryName.whitened):
-        if step_size is not None:
-            raise ValueError("--step-size is for --geometry bures-wasserstein, forward-backward or euclidean.")
-        return None if name is None else bures.Whitened()
-    if step_size is None:
-        raise ValueError(f"--geometry {name} needs a --step-size, e.g. --step-size 0.1.")
-    kinds = {
-        GeometryName.bures_wasserstein: bures.BuresWasserstein,
-        GeometryName.forward_backward: bures.ForwardBackward,
-        GeometryName.euclidean: bures.Euclidean,
-    }
-    return kinds[name](step_size)
-
-
-def _make_family(name: FamilyName | None, rank: int | None) -> Any:
-    import bures
-
-    if rank is not None and name is not FamilyName.low_rank:
-        raise ValueError("--rank is for --family low-rank. Leave it out, or choose that family.")
-    if name is FamilyName.low_rank:
-        return bures.LowRank(rank)
-    kinds = {
-        FamilyName.full: bures.FullRank,
-        FamilyName.mean_field: bures.MeanField,
-        FamilyName.mixture: bures.Mixture,
-    }
-    return None if name is None else kinds[name]()
-
-
-def _make_start(mean: str | None, variance: float | None) -> Any:
-    if mean is None:
-        if variance is not None:
-            raise ValueError("--init-variance needs --init-mean, e.g. --init-mean 6,12.")
-        return None
-    import jax.numpy as jnp
-
-    import bures
-
-    try:
-        point = jnp.array([float(part) for part in mean.split(",")])
-    except ValueError as error:
-        raise ValueError(f"--init-mean must be numbers such as 6,12, but got {mean!r}.") from error
-    return bures.Gaussian.from_moments(point, (1.0 if variance is None else variance) * jnp.eye(point.size))
 
 
 def _join_processes(
@@ -562,79 +349,12 @@ def _join_processes(
             raise ValueError("--coordinator, --num-processes and --process-id need --distributed.")
         return
     import os
-    import sys
 
     import bures
 
     bures.distributed.start(coordinator, num_processes, process_id)
     if not bures.distributed.is_first():
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - as long as this process
-
-
-def _check_folder(folder: Path) -> None:
-    """Check that results can be written, before any work is done."""
-    from bures.distributed import is_first
-    from bures.storage import write_atomically
-
-    if not is_first():
-        return
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"--out must be a folder that can be made, but {str(folder)!r} cannot: {error}.") from error
-    probe = folder / ".bures-probe"
-    write_atomically(probe, b"")
-    probe.unlink()
-
-
-def _report(result: Any, name: str, seed: int, num_samples: int | None, out: Path) -> None:
-    """The table, the saved fit, the figure and the page, all from the draws the fit was judged by."""
-    import jax
-    from rich.console import Console
-    from rich.table import Table
-
-    import bures
-    from bures.looking.fit_page import page_of
-    from bures.storage import write_atomically
-
-    key = None if num_samples is None else jax.random.fold_in(jax.random.key(seed), 2**31 - 1)
-    diagnostics = result.diagnostics if num_samples is None else result.diagnose(key, num_samples)
-    console = Console(soft_wrap=True)
-    table = Table(title=f"{name}: {result.approximation.label}, {result.num_steps} steps", show_header=False)
-    for row in diagnostics.rows():
-        table.add_row(*row)
-    console.print(table)
-    console.print(f"{result.outcome}", markup=False)
-    console.print(diagnostics.message, markup=False)
-    saved, figure = out / f"{name}.fit", out / f"{name}.png"
-    result.save(saved)
-    if result.outcome is bures.Outcome.TIME_LIMIT:
-        console.print(f"saved {saved}; a figure would take more evaluations", markup=False)
-        return
-    drawn = bures.plot.summary(result, key)  # by all of several processes: it may ask for log p
-    content, page = page_of(result, title=name), out / f"{name}.html"
-    if bures.distributed.is_first():
-        drawn.savefig(figure, dpi=150)
-        write_atomically(page, content.encode())
-    console.print(f"saved {saved}, {figure} and {page}", markup=False)
-
-
-def _print_draws(tree: Any, name: str) -> None:
-    """Means, standard deviations and quantiles by variable, and the verdict."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from bures.ladder.files import summary_rows
-
-    console, facts = Console(soft_wrap=True), tree.attrs
-    title = f"{name}: {facts['rung']}, {facts['evaluations']} evaluations"
-    table = Table("", "mean", "sd", "5%", "50%", "95%", title=title)
-    for row in summary_rows(tree):
-        table.add_row(*row)
-    console.print(table)
-    if "log_evidence" in facts:
-        console.print(f"log evidence {facts['log_evidence']:.3f} ± {facts['log_evidence_error']:.3f}", markup=False)
-    console.print(facts["verdict"], markup=False)
 
 
 def main() -> None:
@@ -658,7 +378,3 @@ def main() -> None:
             raise
         typer.echo(f"bures: {error}", err=True)
         sys.exit(1)
-
-
-if __name__ == "__main__":
-    main()
