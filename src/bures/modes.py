@@ -181,15 +181,20 @@ def _look(budget: Budget, z: np.ndarray) -> Seen:
 def climb_to_new(
     rng: np.random.Generator, budget: Budget, seen: Seen, modes: list[Mode], most_fruitless: int = _WAY_HOME
 ) -> list[Mode]:
-    """The modes, and those that unexplained points lead to, until so many climbs in a row found nothing new."""
+    """The modes, and those that unexplained points lead to, until so many in a row found nothing new.
+
+    `most_fruitless` counts them in fours. The first four may explain the others; the more were in vain, the more climb
+    together.
+    """
     seen = _unexplained(seen, modes)
     fruitless = 0
     while len(seen.z) and fruitless < most_fruitless and budget.left > 2 * _DRAWS:
-        chosen = _next(rng, seen)
+        fours = min(1 + fruitless, most_fruitless - fruitless)
+        chosen = _next(rng, seen, fours * _CLIMBS)
         found = distinct(_climb(budget.keeping(_DRAWS), seen.z[chosen], modes), [m.gaussian for m in modes], None)
         seen = seen.chosen(np.setdiff1d(np.arange(len(seen.z)), chosen))
         new = weigh(rng, budget, found, modes)
-        fruitless = 0 if new else fruitless + 1
+        fruitless = 0 if new else fruitless + fours
         modes = modes + new
         if new:
             seen = _unexplained(seen, modes)
@@ -252,9 +257,9 @@ def is_explained(q: Gaussian, z: np.ndarray, scores: np.ndarray) -> np.ndarray:
     return np.linalg.norm(scores @ q.chol + u, axis=1) < EXPECTED * np.linalg.norm(u, axis=1)
 
 
-def _next(rng: np.random.Generator, seen: Seen) -> np.ndarray:
+def _next(rng: np.random.Generator, seen: Seen, count: int) -> np.ndarray:
     """Indices of points to climb from: the highest, and some others."""
-    others = rng.permutation(len(seen.z))[: _CLIMBS - 1]
+    others = rng.permutation(len(seen.z))[: count - 1]
     return np.unique(np.append(others, np.argmax(seen.values)))
 
 
@@ -302,12 +307,14 @@ def _beside(known: Known, view: View) -> View:
 
 def distinct(summits: list[Summit], known: Sequence[Gaussian] = (), most: int | None = MODES) -> list[Summit]:
     """The summits that are modes, none of those known, each once: the heaviest by their curvature, those first."""
-    kept: list[Summit] = []
     modes = [summit for summit in summits if summit.is_mode and np.all(np.isfinite(summit.axes))]
-    for summit in sorted(modes, key=laplace_mass, reverse=True):
-        others = [*known, *map(gaussian_of, kept)]
-        if not any(_is_same(other, gaussian_of(summit)) for other in others):
+    kept: list[Summit] = []
+    others = list(known)
+    pairs = [(gaussian_of(summit), summit) for summit in modes]
+    for gaussian, summit in sorted(pairs, key=lambda pair: _mass(*pair), reverse=True):
+        if not any(_is_same(other, gaussian) for other in others):
             kept.append(summit)
+            others.append(gaussian)
     return kept[:most]
 
 
@@ -344,7 +351,11 @@ def gaussian_of(summit: Summit) -> Gaussian:
 
 def laplace_mass(summit: Summit) -> float:
     """log p plus the log volume of the axes: the log mass but for a constant."""
-    mass = summit.value + float(gaussian_of(summit).log_det_root())
+    return _mass(gaussian_of(summit), summit)
+
+
+def _mass(gaussian: Gaussian, summit: Summit) -> float:
+    mass = summit.value + float(gaussian.log_det_root())
     return mass if math.isfinite(mass) else -math.inf
 
 
