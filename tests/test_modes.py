@@ -168,3 +168,11 @@ def test_a_draw_that_falls_onto_a_known_mode_is_not_counted(seed):
     summit = climb(budget.value_and_score, means[1:])[0]._replace(point=wide.mean, axes=wide.chol)
     [mode] = weigh(rng, budget, [summit], [known], 200)
     np.testing.assert_allclose(np.exp(mode.log_mass), 0.03, rtol=0.3)
+
+
+def test_a_search_among_hundreds_of_modes_ends_with_a_hundred():
+    lattice = bures.Target(lambda z: 3 * jnp.sum(jnp.cos(2 * z)) - jnp.sum(z**2) / 200, 2)
+    evaluator = Evaluator(lattice)
+    found = find_modes(np.random.default_rng(0), Budget(evaluator, 10**6), (), enough=10**6)
+    assert 100 <= len(found) < 120
+    assert evaluator.count < 50_000

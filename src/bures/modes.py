@@ -38,6 +38,7 @@ _IN_PLANE = 100  # points in it, times the square of its dimension, at the most
 _WAY_HOME = 6  # climbs in a row that found nothing new, before the next scatter
 UNSEEN = 0.7  # error of a log mass from which it rests on two or three draws
 MODES = 6  # that are kept where evaluations are few: the heaviest
+_CROWD = 100  # modes, from which on no more are looked for: each is compared with all others
 _SAME, _SAME_FOR_NARROWER = 0.5, 5.0  # standard deviations between two climbs to one mode
 
 
@@ -103,7 +104,7 @@ def find_modes(
         mode known, or the standard one.
     - `reach`: how far they are scattered, in those standard deviations.
     - `most`: modes that come back, at the most: the heaviest.
-    - `enough`: the search ends after so many points in a row that led to nothing new.
+    - `enough`: the search ends after so many points in a row that led to nothing new, and with a hundred modes.
     - `done`: of so many of the known modes, the first, images were looked for already.
 
     >>> import bures
@@ -117,7 +118,7 @@ def find_modes(
         modes = list(known)
         count, in_vain = _SCATTERED, 0
         modes, _ = add_images(rng, budget, modes, int(_IMAGES_SHARE * budget.left), done)
-        while budget.left > 2 * _DRAWS + budget.dim and in_vain < enough:
+        while budget.left > 2 * _DRAWS + budget.dim and in_vain < enough and len(modes) < _CROWD:
             count = min(count, enough - in_vain, max(1, int(_SHARE * budget.left)))
             before = len(modes)
             seen = _look(budget, scatter(rng, modes, scale, count, budget.dim, reach))
@@ -188,7 +189,7 @@ def climb_to_new(
     """
     seen = _unexplained(seen, modes)
     fruitless = 0
-    while len(seen.z) and fruitless < most_fruitless and budget.left > 2 * _DRAWS:
+    while len(seen.z) and fruitless < most_fruitless and budget.left > 2 * _DRAWS and len(modes) < _CROWD:
         fours = min(1 + fruitless, most_fruitless - fruitless)
         chosen = _next(rng, seen, fours * _CLIMBS)
         found = distinct(_climb(budget.keeping(_DRAWS), seen.z[chosen], modes), [m.gaussian for m in modes], None)
