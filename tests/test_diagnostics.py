@@ -87,6 +87,14 @@ def test_khat_of_weights_without_a_tail():
         assert pareto_khat(np.array([bad, *np.zeros(999)])) == math.inf
 
 
+def test_weights_equal_but_for_a_few_that_are_little_larger_have_no_tail():
+    """As those of a mode that is exactly Gaussian, of which one draw fell a little towards another mode."""
+    even = 1e-15 * GENERATOR.standard_normal(3999)
+    for few in ([4e-5], [1e-8, 4e-5, 1e-3]):
+        assert pareto_khat(np.append(even, few)) == -math.inf
+    assert pareto_khat(np.append(even, [0.5, 3.0])) > 0.7
+
+
 def test_thresholds():
     assert khat_threshold(100) == pytest.approx(0.5)
     assert khat_threshold(1000) == pytest.approx(1 - 1 / 3)

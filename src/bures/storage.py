@@ -84,6 +84,7 @@ def _describe_judgement(judgement: Judgement | None) -> dict[str, Any]:
         return {}
     return {
         "search_evaluations": judgement.evaluations,
+        "looked": judgement.looked,
         "rounding": judgement.diagnostics.rounding,
         "reach": judgement.diagnostics.coverage.reach,
         "num_modes": len(judgement.modes),
@@ -364,6 +365,7 @@ def _restore_judgement(fit: Fit, description: dict[str, Any], arrays: Arrays) ->
         views,
         reach=description["reach"],
         evaluations=description["search_evaluations"],
+        looked=description.get("looked", 0),
         **fit.run_facts(),
     )
 

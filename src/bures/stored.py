@@ -136,6 +136,7 @@ _JUDGED: dict[str, Callable[[Any], bool]] = {
     "num_modes": _is_count,
     "num_views": _is_count,
 }
+_LATER: dict[str, Callable[[Any], bool]] = {"looked": _is_count}  # that files of the present version may lack
 _OLD: dict[str, Callable[[Any], bool]] = {"log_density_at_mean": lambda value: isinstance(value, int | float)}
 _ALWAYS = {"dim", "outcome", "key_implementation", "method", "family"}  # in files of all versions
 STRICT = 5  # the version from which on all fields and arrays are known
@@ -150,7 +151,7 @@ def check_description(version: int, description: dict[str, Any]) -> None:
     missing = wanted - set(description)
     if missing:
         raise FileError(f"its description lacks {', '.join(sorted(missing))}")
-    known = _FIELDS | _JUDGED | (_OLD if version < STRICT else {})
+    known = _FIELDS | _JUDGED | _LATER | (_OLD if version < STRICT else {})
     for name, value in description.items():
         if name not in known:
             raise FileError(f"its description has {name!r}, which is not known")

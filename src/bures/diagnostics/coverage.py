@@ -33,7 +33,9 @@ _SEARCHED_DIM = 250  # beyond it there is no search again
 _FOLLOW_EVALUATIONS = 150
 _ROUNDS, _LEAST_ROUNDS, _MODE_DRAWS = 8, 4, 64  # of a climb, and draws to weigh what it finds
 _WORTHWHILE, _ENOUGH = 1000, 1000  # evaluations that a search for further modes needs, and points in vain that end it
-_LAST_LOOK = 1500  # evaluations of a last look all around, where one mode is known
+# Evaluations of a last look all around where one mode is known: as many as are left, or, in dimensions where a mode is
+# easily passed by, so many of a target whose arrays stay small.
+_LAST_LOOK, _CLOSE_LOOK, _CLOSE_ELEMENTS, _CLOSE_DIM = 1500, 6000, 2**20, 4
 _OTHER_SCALE = 3.0  # an approximation this many times wider or narrower than where scouts set out is searched anew
 
 
@@ -57,6 +59,16 @@ class Coverage(NamedTuple):
         return sum(missed.share for missed in self.missed)
 
 
+class Searched(NamedTuple):
+    """What a search after a fit has seen, and what it took."""
+
+    modes: tuple[Mode, ...]
+    views: tuple[View, ...]
+    reach: float  # how far was searched, in standard deviations of q
+    evaluations: int  # but for those of the last look
+    looked: int  # evaluations of the last look all around
+
+
 def search_again(
     rng: np.random.Generator,
     approximation: AbstractApproximation,
@@ -70,17 +82,16 @@ def search_again(
     evaluations: int = LATER_EVALUATIONS,
     has_images: bool = False,
     thorough: bool = False,
-) -> tuple[tuple[Mode, ...], tuple[View, ...], float]:
+) -> Searched:
     """After a fit: views of q made wider, and where strange draws of q and theirs lead; a survey if the scale is new.
 
     Where there are several modes, or the search is to be `thorough`, and evaluations for it, more are looked for: with
-    all of them if the approximation would be trusted, by what is known so far. With `has_images` those of the modes
-    given were looked for already.
-    Returns all modes known, the views, and how far was searched in standard deviations of q.
+    all of them if the approximation would be trusted, by what is known so far; where one mode is known, a last look all
+    around. With `has_images` those of the modes given were looked for already.
     """
-    before = evaluator.count
+    before, looked = evaluator.count, 0
     modes, budget = tuple(modes), Budget(evaluator, LATER_EVALUATIONS)
-    has_images, looked = False, modes if has_images else ()
+    has_images, with_images = False, modes if has_images else ()
     q, parts = _gaussian_and_parts(approximation)
     widths = WIDTHS[:1] if uneven else WIDTHS if q.dim <= _WIDE_DIM else ()
     reach = WIDTHS[0] if uneven else WIDTHS[-1]
@@ -107,7 +118,7 @@ def search_again(
             places.insert(0, unknown_places(budget, ends, values, known, q, _CLIMBS))
             modes += _climb_and_weigh(rng, q, budget, np.concatenate(places), modes)
             if not uneven:
-                sources, done = _sources(own, _others(modes, parts), looked)
+                sources, done = _sources(own, _others(modes, parts), with_images)
                 found, has_images = add_images(rng, budget, sources, done=done)
                 modes += tuple(found[len(sources) :])
         left = evaluations - (evaluator.count - before)
@@ -121,9 +132,15 @@ def search_again(
             found = find_modes(rng, budget, everything, scale=widest, reach=reach, enough=enough, done=done)
             modes = tuple(mode for mode in found if mode.view.z.size)
         elif q.dim <= _WIDE_DIM and not wanted and not uneven and not is_slow(evaluator):
-            budget = Budget(evaluator, min(left, _LAST_LOOK))
+            budget = Budget(evaluator, max(min(left, _LAST_LOOK), _close_look(q.dim, evaluator)))
             modes += _look_all_around(rng, q, budget, masses, known, modes, reach)
-    return modes, views, reach
+            looked = budget.limit - budget.left
+    return Searched(modes, views, reach, evaluator.count - before - looked, looked)
+
+
+def _close_look(dim: int, evaluator: Evaluator) -> int:
+    """Evaluations of a last look where they cost little beside the draws of the judgement."""
+    return min(_CLOSE_LOOK, _CLOSE_ELEMENTS // evaluator.target.width) if dim >= _CLOSE_DIM else 0
 
 
 def is_slow(evaluator: Evaluator) -> bool:

@@ -12,6 +12,7 @@ from jaxtyping import Float
 
 NO_MEAN = 1.0  # k̂ from which a tail has no mean
 ROUNDING = 32  # roundings of log p that a sum over rows adds up to
+_EVEN = 0.01  # nats by which a few of the largest weights differ from all others, that are equal, without a tail
 
 
 class Tail(NamedTuple):
@@ -48,7 +49,7 @@ def pareto_khat(log_weights: Any) -> float:
     """Shape of the generalised Pareto distribution fitted to the largest weights (Vehtari et al., 2024).
 
     Infinite if the weights have no tail to fit because they are not finite or sit on a few draws; −inf if they are
-    all equal to rounding, when the approximation is exact.
+    equal to rounding, but for a few that are a little larger, when the approximation is exact where it has draws.
     """
     return fit_tail(log_weights).k
 
@@ -79,7 +80,11 @@ def fit_tail(log_weights: Any, resolution: float | None = None) -> Tail:
     if -cutoff <= max(resolution, 1e-9):
         return Tail(-math.inf)
     exceedances = np.exp(relative[order]) - math.exp(cutoff)
+    if -cutoff < _EVEN and exceedances[length // 2] <= max(resolution, 1e-12):
+        return Tail(-math.inf)
     k, sigma = fit_pareto(exceedances)
+    if not math.isfinite(k):
+        return Tail(math.inf)
     return Tail(float(k), float(sigma), order, cutoff, top)
 
 

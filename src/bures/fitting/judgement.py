@@ -41,6 +41,12 @@ class Judgement:
     modes: tuple[Mode, ...] = ()
     views: tuple[View, ...] = ()
     evaluations: int = 0  # of the search after the fit
+    looked: int = 0  # evaluations of the last look all around
+
+    @property
+    def spent(self) -> tuple[int, int]:
+        """Evaluations of the search, and of the draws and the last look."""
+        return self.evaluations, self.log_p.size + self.looked
 
     def draws(self, key: Key[Array, ""], q: AbstractApproximation) -> WeightedDraws:
         """The pool; its points are those that the key gives, so they need not be kept."""
@@ -93,7 +99,7 @@ def _judge(
 ) -> Judgement:
     exact, q = in_double(q), to_host(q)
     views: tuple[View, ...] = ()
-    reach, searched = 0.0, 0
+    reach, evaluations, looked = 0.0, 0, 0
 
     def diagnosed(draws: WeightedDraws) -> Diagnostics:
         return covered(summarise(draws, names=target.names, **run))
@@ -124,10 +130,8 @@ def _judge(
             found = diagnosed(draws)
         searchable = exact.is_dense or exact.dim <= _SEARCHED_DIM
         if searchable and scores is not None and found.verdict not in _NO_TRUST:
-            before = evaluator.count
-            rng = host_generator(key, _SEARCHED)
-            modes, views, reach = search_again(
-                rng,
+            modes, views, reach, evaluations, looked = search_again(
+                host_generator(key, _SEARCHED),
                 exact,
                 evaluator,
                 modes,
@@ -139,12 +143,11 @@ def _judge(
                 has_images=has_images,
                 thorough=thorough,
             )
-            searched = evaluator.count - before
             found = covered(found)
     except BudgetSpent:
         if not partly:
             raise
-    return Judgement(found, draws.log_p, draws.log_q, modes, views, searched)
+    return Judgement(found, draws.log_p, draws.log_q, modes, views, evaluations, looked)
 
 
 def _affordable_pool(
@@ -190,6 +193,7 @@ def restore(
     *,
     reach: float,
     evaluations: int,
+    looked: int,
     **run: Any,
 ) -> Judgement:
     """A judgement from what was kept of it: log p, log q and its rounding, and what the search saw."""
@@ -199,7 +203,7 @@ def restore(
     evidence = log_evidence(draws.log_weights)[0]
     coverage = find_missed(in_double(q), evidence, log_p.size, modes, views, reach)
     found = summarise(draws, coverage=coverage, names=target.names, **run)
-    return Judgement(found, log_p, log_q, modes, views, evaluations)
+    return Judgement(found, log_p, log_q, modes, views, evaluations, looked)
 
 
 def is_decided(found: Diagnostics) -> bool:

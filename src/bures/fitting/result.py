@@ -41,8 +41,8 @@ class Evaluations(NamedTuple):
 
     start: int  # with the search for modes
     steps: int
-    search: int  # after the steps
-    judgement: int
+    search: int  # after the steps, where something points to another mode
+    judgement: int  # its draws, and the last look all around
 
 
 class Plan(NamedTuple):
@@ -166,7 +166,7 @@ class Fit(Module):
     def evaluations(self) -> Evaluations:
         """Points at which the target was evaluated so far: by the start, the steps, the search and the judgement."""
         judgement = self.record.judgement
-        searched, judged = (0, 0) if judgement is None else (judgement.evaluations, judgement.log_p.size)
+        searched, judged = (0, 0) if judgement is None else judgement.spent
         return Evaluations(self.record.start_evaluations, self._cost.log_densities, searched, judged)
 
     @property
@@ -176,9 +176,10 @@ class Fit(Module):
 
     @property
     def num_gradients(self) -> int:
-        """Points at which a gradient was used: all but the judgement's and those of which only the weight counts."""
+        """Points at which a gradient was used: not the judgement's draws, nor those of which only the weight counts."""
         spent = self.evaluations
-        return spent.start + self._cost.gradients + spent.search
+        looked = 0 if self.record.judgement is None else self.record.judgement.looked
+        return spent.start + self._cost.gradients + spent.search + looked
 
     @property
     def num_hessians(self) -> int:
