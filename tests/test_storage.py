@@ -68,6 +68,7 @@ def test_a_loaded_fit_can_do_all_a_fit_can(tmp_path, key):
     loaded = bures.load(path, target=bures.models.eggbox())
     assert str(loaded.diagnose(key)) == str(fit.diagnose(key))
     assert str(loaded) == str(fit)
+    assert loaded.evaluations == fit.evaluations
     np.testing.assert_array_equal(loaded.resample(key, 10), fit.resample(key, 10))
 
 
