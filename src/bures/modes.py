@@ -302,7 +302,7 @@ def _beside(known: Known, view: View) -> View:
         return view
     explained = of_known(known, view.z)[0] - view.values
     rest = view.log_weights + np.log(-np.expm1(np.minimum(explained, 0)))
-    seen = _view(view.z, view.values, np.where(np.isnan(rest), -np.inf, rest))
+    seen = view_of(view.z, view.values, np.where(np.isnan(rest), -np.inf, rest))
     return view._replace(log_mass=seen.log_mass, error=seen.error)
 
 
@@ -328,12 +328,12 @@ def look(rng: np.random.Generator, evaluator: Budget, wanted: list[tuple[Gaussia
     values = np.asarray(evaluator.value(np.concatenate(points)), np.float64)
     values = np.split(np.where(np.isfinite(values), values, -np.inf), np.cumsum([len(z) for z in points])[:-1])
     return [
-        _view(z, value, value - q.log_prob_of_noise(noise) + evaluator.dim * math.log(width))
+        view_of(z, value, value - q.log_prob_of_noise(noise) + evaluator.dim * math.log(width))
         for (q, width, _), noise, z, value in zip(wanted, noises, points, values, strict=True)
     ]
 
 
-def _view(z: np.ndarray, values: np.ndarray, log_weights: np.ndarray) -> View:
+def view_of(z: np.ndarray, values: np.ndarray, log_weights: np.ndarray) -> View:
     """The mass that weighted draws see, and its error."""
     top = float(np.max(log_weights))
     if not math.isfinite(top):

@@ -89,6 +89,7 @@ def _describe_judgement(judgement: Judgement | None) -> dict[str, Any]:
         "reach": judgement.diagnostics.coverage.reach,
         "num_modes": len(judgement.modes),
         "num_views": len(judgement.views),
+        "num_edges": len(_edges(judgement)),
     }
 
 
@@ -96,7 +97,13 @@ def _judged_arrays(judgement: Judgement | None) -> dict[str, Any]:
     if judgement is None:
         return {}
     drawn = {"log_p": judgement.log_p, "log_q": judgement.log_q}
-    return drawn | _numbered("modes", judgement.modes) | _numbered("views", judgement.views)
+    seen = {"modes": judgement.modes, "views": judgement.views, "edge": _edges(judgement)}
+    return drawn | {name: part for each, tree in seen.items() for name, part in _numbered(each, tree).items()}
+
+
+def _edges(judgement: Judgement) -> tuple[View, ...]:
+    """What the walk outwards saw, or nothing."""
+    return () if judgement.edge is None else (judgement.edge,)
 
 
 def _arrays(fit: Fit) -> dict[str, Any]:
@@ -349,8 +356,9 @@ def _restore_judgement(fit: Fit, description: dict[str, Any], arrays: Arrays) ->
     empty, dim = _empty_mode(), fit.target.dim
     modes = _rebuild("modes", empty, description["num_modes"], arrays)
     views = _rebuild("views", empty.view, description["num_views"], arrays)
+    edges = _rebuild("edge", empty.view, description.get("num_edges", 0), arrays)
     check_modes("its modes", modes, dim)
-    check_views("its views", views, dim)
+    check_views("its views", (*views, *edges), dim)
     log_p, log_q = arrays["log_p"], arrays["log_q"]
     if log_p.ndim != 1 or log_p.shape != log_q.shape or {log_p.dtype, log_q.dtype} != {np.dtype(np.float64)}:
         raise FileError("the draws that it was judged by do not fit together")
@@ -363,6 +371,7 @@ def _restore_judgement(fit: Fit, description: dict[str, Any], arrays: Arrays) ->
         (log_p, log_q, description["rounding"]),
         modes,
         views,
+        edges[0] if edges else None,
         reach=description["reach"],
         evaluations=description["search_evaluations"],
         looked=description.get("looked", 0),

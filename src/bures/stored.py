@@ -136,7 +136,10 @@ _JUDGED: dict[str, Callable[[Any], bool]] = {
     "num_modes": _is_count,
     "num_views": _is_count,
 }
-_LATER: dict[str, Callable[[Any], bool]] = {"looked": _is_count}  # that files of the present version may lack
+_LATER: dict[str, Callable[[Any], bool]] = {  # that files of the present version may lack
+    "looked": _is_count,
+    "num_edges": lambda value: value in (0, 1),
+}
 _OLD: dict[str, Callable[[Any], bool]] = {"log_density_at_mean": lambda value: isinstance(value, int | float)}
 _ALWAYS = {"dim", "outcome", "key_implementation", "method", "family"}  # in files of all versions
 STRICT = 5  # the version from which on all fields and arrays are known

@@ -40,12 +40,13 @@ class Judgement:
     log_q: np.ndarray
     modes: tuple[Mode, ...] = ()
     views: tuple[View, ...] = ()
+    edge: View | None = None  # what a walk outwards from the edge of q saw
     evaluations: int = 0  # of the search after the fit
-    looked: int = 0  # evaluations of the last look all around
+    looked: int = 0  # evaluations of the walk and of the last look all around
 
     @property
     def spent(self) -> tuple[int, int]:
-        """Evaluations of the search, and of the draws and the last look."""
+        """Evaluations of the search; and of the draws, the walk and the last look."""
         return self.evaluations, self.log_p.size + self.looked
 
     def draws(self, key: Key[Array, ""], q: AbstractApproximation) -> WeightedDraws:
@@ -57,7 +58,7 @@ class Judgement:
         """What other draws of q cannot have seen."""
         evidence = log_evidence(draws.log_weights)[0]
         reach = self.diagnostics.coverage.reach
-        return find_missed(in_double(q), evidence, draws.log_p.size, self.modes, self.views, reach)
+        return find_missed(in_double(q), evidence, draws.log_p.size, self.modes, self.views, reach, self.edge)
 
 
 def judge(
@@ -99,7 +100,7 @@ def _judge(
 ) -> Judgement:
     exact, q = in_double(q), to_host(q)
     views: tuple[View, ...] = ()
-    reach, evaluations, looked = 0.0, 0, 0
+    reach, edge, evaluations, looked = 0.0, None, 0, 0
 
     def diagnosed(draws: WeightedDraws) -> Diagnostics:
         return covered(summarise(draws, names=target.names, **run))
@@ -107,7 +108,7 @@ def _judge(
     def covered(found: Diagnostics) -> Diagnostics:
         if found.verdict is Verdict.UNJUDGED:
             return found
-        coverage = find_missed(exact, found.log_evidence, found.num_samples, modes, views, reach)
+        coverage = find_missed(exact, found.log_evidence, found.num_samples, modes, views, reach, edge)
         return dataclasses.replace(found, coverage=coverage)
 
     def generator() -> np.random.Generator:
@@ -130,7 +131,7 @@ def _judge(
             found = diagnosed(draws)
         searchable = exact.is_dense or exact.dim <= _SEARCHED_DIM
         if searchable and scores is not None and found.verdict not in _NO_TRUST:
-            modes, views, reach, evaluations, looked = search_again(
+            modes, views, reach, edge, evaluations, looked = search_again(
                 host_generator(key, _SEARCHED),
                 exact,
                 evaluator,
@@ -147,7 +148,7 @@ def _judge(
     except BudgetSpent:
         if not partly:
             raise
-    return Judgement(found, draws.log_p, draws.log_q, modes, views, evaluations, looked)
+    return Judgement(found, draws.log_p, draws.log_q, modes, views, edge, evaluations, looked)
 
 
 def _affordable_pool(
@@ -190,6 +191,7 @@ def restore(
     kept: tuple[np.ndarray, np.ndarray, float],
     modes: tuple[Mode, ...],
     views: tuple[View, ...],
+    edge: View | None,
     *,
     reach: float,
     evaluations: int,
@@ -201,9 +203,9 @@ def restore(
     z = points_of(lambda: host_generator(key, JUDGED), q, log_p.size)
     draws = WeightedDraws(z, log_p, log_q, resolution)
     evidence = log_evidence(draws.log_weights)[0]
-    coverage = find_missed(in_double(q), evidence, log_p.size, modes, views, reach)
+    coverage = find_missed(in_double(q), evidence, log_p.size, modes, views, reach, edge)
     found = summarise(draws, coverage=coverage, names=target.names, **run)
-    return Judgement(found, log_p, log_q, modes, views, evaluations, looked)
+    return Judgement(found, log_p, log_q, modes, views, edge, evaluations, looked)
 
 
 def is_decided(found: Diagnostics) -> bool:

@@ -42,7 +42,7 @@ class Evaluations(NamedTuple):
     start: int  # with the search for modes
     steps: int
     search: int  # after the steps, where something points to another mode
-    judgement: int  # its draws, and the last look all around
+    judgement: int  # its draws, the walk outwards from its edge, and the last look all around
 
 
 class Plan(NamedTuple):

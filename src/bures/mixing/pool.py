@@ -26,7 +26,7 @@ def proposal_of(q: GaussianMixture) -> GaussianMixture:
 class Batch:
     """Draws of one proposal."""
 
-    def __init__(self, proposal: GaussianMixture, z: np.ndarray, log_p: np.ndarray, score: np.ndarray):
+    def __init__(self, proposal: Any, z: np.ndarray, log_p: np.ndarray, score: np.ndarray):
         usable = np.isfinite(log_p) & np.all(np.isfinite(score), axis=1)
         self.proposal, self.z = proposal, np.asarray(z, np.float64)
         self.log_p = np.where(usable, np.asarray(log_p, np.float64), -np.inf)
