@@ -339,22 +339,25 @@ def test_an_outcome_and_a_finite_gaussian(method):
         assert result.trace.bound.shape == (result.num_steps,), density
         assert np.all(np.isfinite(result.trace.bound)), density
         if density in ("NaN everywhere", "minus infinity everywhere", "NaN gradient at finite density"):
-            assert result.outcome is bures.Outcome.NON_FINITE, density
-            assert "log density" in str(result.outcome)
+            zero = density == "minus infinity everywhere"
+            assert result.outcome is (bures.Outcome.ZERO_DENSITY if zero else bures.Outcome.NON_FINITE), density
+            assert ("density is zero" if zero else "log density") in str(result.outcome)
             assert np.array_equal(q.mean, Q.mean), density
 
 
 @pytest.mark.parametrize("density", ["NaN everywhere", "minus infinity everywhere", "unbounded"])
 def test_the_default_fit_of_a_bad_density_does_not_raise_or_hang(density):
     result = bures.fit(troubled(density), key=KEY)
-    assert result.outcome in (bures.Outcome.NON_FINITE, bures.Outcome.DIVERGED)
+    assert result.outcome in (bures.Outcome.NON_FINITE, bures.Outcome.DIVERGED, bures.Outcome.ZERO_DENSITY)
+    assert not result.diagnostics.trustworthy
     assert np.all(np.isfinite(result.approximation.chol))
 
 
 def test_huge_step_ends_with_the_best_gaussian():
     target = bures.Target(lambda z: -jnp.sum((z - 1) ** 4), 2)
     result = fit(target, objective=bures.ELBO(), geometry=bures.BuresWasserstein(1e6), num_steps=300)
-    assert result.outcome in (bures.Outcome.DIVERGED, bures.Outcome.NON_FINITE)
+    outcomes = (bures.Outcome.DIVERGED, bures.Outcome.NON_FINITE, bures.Outcome.ZERO_DENSITY)  # it may overflow
+    assert result.outcome in outcomes
     assert "smaller step size" in str(result.outcome)
     assert np.array_equal(result.approximation.mean, Q.mean)
 

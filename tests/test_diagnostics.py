@@ -31,7 +31,8 @@ from bures.diagnostics import (
     pareto_khat,
     smooth_log_weights,
 )
-from bures.diagnostics.diagnostics import measure_correction
+from bures.diagnostics.correction import measure_correction
+from bures.fitting.judgement import is_decided
 
 GENERATOR = np.random.default_rng(0)
 LOG_WEIGHTS = {
@@ -174,6 +175,9 @@ def test_diagnostics_with_some_draws_outside_the_support(key):
     assert result.elbo == -math.inf
     assert_within_standard_errors(result.log_evidence, math.log(0.5), result.log_evidence_mcse)
     assert result.ness == pytest.approx(0.5, abs=0.02)
+    assert result.verdict is Verdict.USABLE and result.zero_share == pytest.approx(0.5, abs=0.02)
+    assert f"{100 * result.zero_share:.0f}% of its draws lie where the density is zero" in result.message
+    assert "Target.from_variables" in result.message
 
 
 def test_every_line_is_printed(key):
@@ -187,6 +191,7 @@ PRECISE = Correction(mean_error=0.01, deviation_error=0.01, effective=5000.0, sh
 EVEN = Correction(mean_error=0.01, deviation_error=0.01, effective=5000.0, shift=0.0, largest=0.001)
 VAGUE = Correction(mean_error=0.3, deviation_error=0.4, effective=20.0, shift=1.0, largest=0.2)
 NARROW = Correction(mean_error=0.01, deviation_error=0.01, effective=5000.0, shift=0.0, largest=0.001, widening=1.4)
+WILD = Correction(mean_error=0.01, deviation_error=0.2, effective=9900.0, shift=0.0, largest=0.001, widening=1.1)
 APART = Missed(np.array([30.0, 0.0]), 0.25, is_apart=True)
 NEAR = Missed(np.array([0.0, 0.0]), 0.25, is_apart=False)
 
@@ -207,6 +212,23 @@ def test_what_weights_widen_is_measured(key):
     assert wide.correction.widening == pytest.approx(1, abs=0.03) and wide.trustworthy
 
 
+def test_weights_that_reach_far_to_both_sides_are_not_called_narrow(key):
+    """A Gaussian between two modes, twice as narrow as both together, but with draws beyond them."""
+    target = bures.Target(lambda z: jax.nn.logsumexp(-((z[0] - jnp.array([-1.6, 1.6])) ** 2) / 0.5), 1)
+    found = diagnose(key, bures.Gaussian.from_moments(jnp.zeros(1), jnp.eye(1) * 1.6), target)
+    assert found.correction.widening > 1.3 and found.khat < 0.1
+    assert found.verdict is Verdict.USABLE
+
+
+def test_weights_without_a_spread_are_as_good_as_none(key):
+    """Exact draws of a t with 1.8 degrees of freedom do not know its width; that is no fault of weights."""
+    z = np.random.default_rng(0).standard_t(1.8, (10_000, 1))
+    log_p = np.log1p(0.01 * np.random.default_rng(1).random(10_000) ** -0.8)
+    found = bures.diagnostics.summarise(WeightedDraws(z, log_p, np.zeros(10_000), 1e-12))
+    assert found.correction.deviation_error > 0.08 and not found.is_light
+    assert found.verdict is Verdict.CLOSE
+
+
 @pytest.mark.parametrize(
     ("result", "verdict", "word"),
     [
@@ -217,11 +239,17 @@ def test_what_weights_widen_is_measured(key):
         (judged(0.5, 0.4), Verdict.USABLE, "resample"),
         (judged(0.8, 0.4), Verdict.USABLE, "do correct the moments"),
         (judged(0.95, 0.4), Verdict.UNDECIDED, "If it is below 1"),
+        (judged(0.8, 0.03), Verdict.UNDECIDED, "If it is below 1"),  # smoothing has made 300 draws worth 5,000
         (judged(0.95, 0.4, correction=VAGUE), Verdict.UNTRUSTED, "Do not trust"),
         (judged(1.3, 0.4), Verdict.UNTRUSTED, "Do not trust"),
         (judged(1.3, 0.4, correction=EVEN), Verdict.USABLE, "do correct the moments"),
         (judged(0.5, 0.4, correction=NARROW), Verdict.UNTRUSTED, "widen a standard deviation by 40%"),
         (judged(0.2, 0.97, correction=NARROW), Verdict.CLOSE, "as they are"),
+        (judged(0.2, 0.4, correction=NARROW), Verdict.UNTRUSTED, "widen a standard deviation by 40%"),
+        (judged(0.05, 0.4, correction=NARROW), Verdict.USABLE, "resample"),
+        (judged(0.9, 0.99, error=0.1, correction=WILD), Verdict.CLOSE, "tails may be lighter"),
+        (judged(2.0, 0.99, correction=WILD), Verdict.HEAVY_TAILS, "tails are heavier"),
+        (judged(0.9, 0.8, error=0.1, correction=WILD), Verdict.UNTRUSTED, "Do not trust"),
         (judged(math.inf, 0.01), Verdict.DEGENERATE, "degenerate"),
         (judged(math.nan, math.nan), Verdict.DEGENERATE, "degenerate"),
         (judged(3.0, 0.99, rounding=0.2), Verdict.ROUNDED, "jax_enable_x64"),
@@ -237,6 +265,29 @@ def test_verdicts_and_messages(result, verdict, word):
     assert result.verdict is verdict
     assert word in result.message
     assert result.trustworthy == (verdict in (Verdict.CLOSE, Verdict.USABLE))
+
+
+def corrected(deviation_error=0.01, effective=1500.0, largest=0.001, widening=1.0):
+    return Correction(0.03, deviation_error, effective, 0.0, largest, widening)
+
+
+@pytest.mark.parametrize(
+    ("result", "decided"),
+    [
+        (judged(0.3, 0.4, correction=corrected()), True),
+        (judged(6.9, 0.07, error=0.5, correction=corrected(largest=0.007)), False),  # more may see that none is heavy
+        (judged(6.9, 0.07, error=0.5, correction=corrected(largest=0.02)), True),
+        (judged(6.9, 0.07, error=0.5, correction=corrected(effective=200.0, largest=0.007)), True),
+        (judged(0.5, 0.3, correction=corrected(0.03, widening=1.25)), False),
+        (judged(0.5, 0.3, correction=corrected(0.03, widening=1.35)), False),
+        (judged(0.5, 0.3, correction=corrected(0.03, widening=1.5)), True),
+        (judged(0.5, 0.3, correction=corrected(0.03, widening=1.1)), True),
+        (judged(0.02, 0.3, correction=corrected(0.03, widening=1.25)), True),  # no tail at all
+        (judged(0.5, 0.95, correction=corrected(0.03, widening=1.25)), True),  # close
+    ],
+)
+def test_more_draws_are_taken_where_they_may_tell(result, decided):
+    assert is_decided(result) == decided
 
 
 def test_draws_are_never_recommended_as_they_are_without_a_search(key):

@@ -202,9 +202,30 @@ def test_a_support_is_respected_by_importance_weights(key):
     result = fit(bures.Target(box, 1), 40, method)
     assert result.outcome in (Outcome.MAX_STEPS, Outcome.CONVERGED)
     elbo = fit(bures.Target(box, 1), 40, PAPER, init=bures.Gaussian(jnp.zeros(1), 2 * jnp.eye(1)))
-    assert elbo.outcome is Outcome.NON_FINITE
+    assert elbo.outcome is Outcome.ZERO_DENSITY and elbo.resume(3).outcome is Outcome.ZERO_DENSITY
     assert elbo.num_steps == 0
     assert elbo.approximation.chol[0, 0] == 2
+
+
+@pytest.mark.parametrize("family", [bures.FullRank(), bures.MeanField(), bures.LowRank()])
+def test_an_edge_ends_a_fit_with_the_cause_and_its_weights_are_right(family, key):
+    """A Gaussian cut off half a standard deviation below its middle."""
+    target = bures.Target(lambda z: jnp.where(z[0] > -0.5, -(z @ z) / 2, -jnp.inf), 2)
+    result = bures.fit(target, key=key, objective=bures.ELBO(), family=family)
+    assert result.outcome is Outcome.ZERO_DENSITY and "from_variables" in str(result.outcome)
+    assert result.diagnostics.trustworthy and "where the density is zero" in str(result)
+    draws = np.asarray(result.resample(key, 10_000))
+    np.testing.assert_allclose(draws.mean(axis=0), [0.509, 0], atol=0.05)
+    np.testing.assert_allclose(draws.std(axis=0), [0.697, 1], rtol=0.05)
+
+
+def test_an_edge_under_jit(key):
+    @jax.jit
+    def run(key):
+        start = bures.Gaussian(jnp.zeros(1), 2 * jnp.eye(1))
+        return fit(bures.Target(box, 1), 5, init=start, objective=bures.ELBO()).outcome_code
+
+    assert int(run(key)) == Outcome.ZERO_DENSITY.value
 
 
 def test_nan_everywhere_returns_the_start():

@@ -74,6 +74,29 @@ def test_a_spike_off_the_middle_of_a_slab_is_not_passed_over(place, width, seed)
     assert not found.trustworthy or found.log_evidence == pytest.approx(0, abs=0.1)
 
 
+def judged_where_it_is(target, seed):
+    """The diagnostics of the standard Gaussian, by as many draws as decide."""
+    q, still = bures.Gaussian.standard(target.dim), bures.BuresWasserstein(1e-9)
+    fit = bures.fit(target, key=jax.random.key(seed), init=q, objective=bures.ELBO(), geometry=still, num_steps=1)
+    return fit.diagnostics
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_spike_that_draws_do_fall_onto_is_no_heavy_tail(seed):
+    """Fifty draws of 10,000, all of one weight, look like a tail of k̂ = 7; more see that none is heavy."""
+    found = judged_where_it_is(mixture([0.72, 0.28], [[0.0], [1.85]], [1.0, 0.03]), seed)
+    assert found.verdict is Verdict.USABLE
+    assert found.log_evidence == pytest.approx(0, abs=0.1)
+
+
+@pytest.mark.parametrize("seed", [1, 4, 11])
+def test_a_widening_near_its_limit_is_measured_by_more_draws(seed):
+    """A Gaussian 36% wider, of which 4,000 draws tell less than 30% at times."""
+    target = bures.Target(lambda z: -(z[0] ** 2) / 2 / 1.36**2 - z[1] ** 2 / 2, 2)
+    found = judged_where_it_is(target, seed)
+    assert not found.trustworthy
+
+
 def test_a_target_that_is_slow_to_evaluate_is_judged_by_fewer_draws_where_they_decide(key):
     data = np.random.default_rng(0).standard_normal((500, 10))
     fits = [bures.fit(bures.Target(lambda z, y=y: -jnp.sum((y - z) ** 2) / 2, 10), key=key) for y in (data[:100], data)]

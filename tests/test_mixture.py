@@ -11,7 +11,9 @@ from bures.arrays import to_host
 from bures.engine import Evaluator
 from bures.family import GaussianMixture
 from bures.mixing.moving import Moved
+from bures.mixing.pause import Round
 from bures.mixing.pool import Batch, Pool, draw_batch
+from bures.mixing.rounds import is_level
 
 MEANS = np.array([[-1.0, 0.5], [1.5, -0.5], [0.0, 2.0]])
 CHOLS = np.array([[[1.0, 0.0], [0.3, 0.7]], [[0.5, 0.0], [-0.2, 0.9]], [[1.2, 0.0], [0.0, 0.4]]])
@@ -242,6 +244,27 @@ def test_components_are_found():
     np.testing.assert_array_equal(fit.approximation.means, again.approximation.means)
     few = bures.fit(bures.models.banana(), key=jax.random.key(0), family=bures.Mixture(max_components=2))
     assert few.approximation.num_components <= 2
+
+
+def test_rounds_are_level_where_no_gain_is_in_sight():
+    noise = np.random.default_rng(0).standard_normal(32)
+
+    def rounds(deficits):
+        return [Round(0.0, 0.5, float(deficit), 500, 0.1) for deficit in deficits]
+
+    assert is_level(rounds(0.6 + 0.01 * noise))
+    assert not is_level(rounds(0.6 + 0.4 * noise))  # too noisy to tell
+    assert not is_level(rounds(np.geomspace(5, 0.5, 32)))
+    assert not is_level(rounds([0.6] * 10))
+
+
+@pytest.mark.parametrize("dim", [1, 3])
+def test_a_mixture_beside_an_edge_comes_to_an_end(dim, key):
+    """There is always a deficit at the edge, and always a component that seems to help."""
+    cut = bures.Target(lambda z: jnp.where(z[0] > -0.3, -jnp.sum(z**2) / 2, -jnp.inf), dim)
+    fit = bures.fit(cut, key=key, family=bures.Mixture())
+    assert fit.outcome is bures.Outcome.CONVERGED
+    assert fit.diagnostics.trustworthy and "where the density is zero" in str(fit)
 
 
 def test_many_modes_do_not_make_more_than_the_most_components():

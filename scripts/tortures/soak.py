@@ -182,7 +182,8 @@ def _inconsistent(fit: Any) -> str:
         "nESS is a share": 0 <= found.ness <= 1 + 1e-9,
         "the trace is as long as the fit": abs(len(fit.trace.bound) - fit.num_steps) <= 1,
         "evaluations are counted": fit.num_log_density_evaluations > 0,
-        "failures are called so": bool(fit.loop.failed) == (fit.outcome is bures.Outcome.NON_FINITE),
+        "failures are called so": bool(fit.loop.failed)
+        == (fit.outcome in (bures.Outcome.NON_FINITE, bures.Outcome.ZERO_DENSITY)),
         "a decided fit is close": found.verdict is not Verdict.CLOSE or found.ness >= 0.5,
         "Jensen": not trusted or found.elbo <= found.log_evidence + 1e-6,
         "what is trusted is finite": not trusted or math.isfinite(found.log_evidence),

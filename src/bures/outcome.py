@@ -17,6 +17,7 @@ class Outcome(enum.Enum):
     INTERRUPTED = 4
     TIME_LIMIT = 5
     EVALUATION_LIMIT = 6
+    ZERO_DENSITY = 7
 
     @property
     def message(self) -> str:
@@ -36,6 +37,12 @@ _MESSAGES = {
         "the log density, its derivatives or the next Gaussian were NaN or infinite; the approximation is the best "
         "one before that. Check the log density there (constrained variables need Target.from_variables), "
         "start narrower, or take a smaller step size."
+    ),
+    Outcome.ZERO_DENSITY: (
+        "draws came to lie where the density is zero and the bound is minus infinity, so there was no next step; the "
+        "approximation is the best one before that. Weights leave such draws out: fit.diagnostics says what the others "
+        "are worth. If a variable ends there, give its support (Target.from_variables); else start narrower, or take a "
+        "smaller step size."
     ),
     Outcome.DIVERGED: (
         "the bound fell far below what it had been; the approximation is the best one before that. "

@@ -168,7 +168,8 @@ def fit(
             **limits,
         )
     show_fit(result, name, seed, num_samples, out)
-    if result.outcome in (bures.Outcome.NON_FINITE, bures.Outcome.DIVERGED):
+    failed = result.outcome in (bures.Outcome.NON_FINITE, bures.Outcome.DIVERGED)
+    if failed or (result.outcome is bures.Outcome.ZERO_DENSITY and not result.diagnostics.trustworthy):
         raise typer.Exit(1)
 
 

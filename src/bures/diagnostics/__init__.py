@@ -1,8 +1,8 @@
 """How good is an approximation: weights of fresh draws, their tail, what the search for modes saw, and a verdict."""
 
+from bures.diagnostics.correction import Correction as Correction
 from bures.diagnostics.coverage import Coverage as Coverage, Missed as Missed
 from bures.diagnostics.diagnostics import (
-    Correction as Correction,
     Diagnostics as Diagnostics,
     Verdict as Verdict,
     diagnose as diagnose,

@@ -2,7 +2,6 @@
 
 import dataclasses
 import enum
-import itertools
 import math
 import numbers
 from typing import Any
@@ -11,22 +10,22 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from bures.check import check_positive_integer, fail
+from bures.diagnostics.correction import LARGEST, Correction, measure_correction
 from bures.diagnostics.coverage import Coverage, Missed
 from bures.diagnostics.pareto import khat_threshold, smooth_log_weights
-from bures.diagnostics.weighted import Points, WeightedDraws, log_evidence, ness, relative_weights
+from bures.diagnostics.weighted import WeightedDraws, log_evidence, ness
 from bures.family import AbstractApproximation
 from bures.objective import IWELBO
 from bures.target import Target
 
 _CLOSE = 0.9  # nESS from which plain draws are as good as corrected ones
-SPLITS = 10  # of the draws, to measure how well their weighted moments are known
-# Of a correction that works, and of one that may: errors of means in sd, of sds in shares, and effective draws.
-_WORKS, _MAY_WORK = (0.04, 0.08, 1000), (0.05, 0.1, 500)
 _HEAVIEST = 1.2  # k̂ of a close fit whose far tails alone are lighter than the target's
-_LARGEST = 0.005  # share of the heaviest draw in the weight of all
 _LEAST_DRAWS = 25  # for k̂, which needs a tail to look at
 _WIDER = 1.3  # times by which weights may widen a standard deviation: where it is more, q hardly has draws further out
+_ENDS = 0.5  # of the k̂ of a Gaussian that is wider by as much: a tail that is lighter ends within q's draws
+_WORTH_A_WORD = 0.01  # share of draws where the density is zero
 _LED = 50  # effective draws, by weights as they are, below which a few lead: one has a share of a seventh or more
+_LEFT = 0.1  # of the effective draws after smoothing, that there are by weights as they are
 _ROUNDED = 0.05  # nats of rounding in log p that matter
 
 
@@ -43,40 +42,6 @@ class Verdict(enum.Enum):
     UNTRUSTED = "untrusted"
     DEGENERATE = "degenerate"
     UNJUDGED = "unjudged"
-
-
-@dataclasses.dataclass(frozen=True)
-class Correction:
-    """How well importance weights know the moments, from splits of the draws."""
-
-    mean_error: float  # the largest standard error of a weighted mean, in weighted standard deviations
-    deviation_error: float  # the largest relative standard error of a weighted standard deviation
-    effective: float  # effective draws
-    shift: float  # how far the weights move a mean at the most, in weighted standard deviations
-    largest: float  # share of the heaviest draw in the sum of all weights
-    widening: float = 1.0  # times by which the weights widen a standard deviation at the most
-
-    @property
-    def works(self) -> bool:
-        """Whether the weights know the moments well."""
-        return self._reaches(*_WORKS)
-
-    @property
-    def may_work(self) -> bool:
-        """Whether they nearly do."""
-        return self._reaches(*_MAY_WORK)
-
-    def _reaches(self, mean_error: float, deviation_error: float, effective: float) -> bool:
-        precise = self.mean_error < mean_error and self.deviation_error < deviation_error
-        return precise and self.effective >= effective
-
-    @property
-    def is_even(self) -> bool:
-        """Whether it works and no draw weighs much: a tail that matters would have shown itself by a heavy draw.
-
-        Of n draws whose weights have a tail of shape k, the heaviest has a share of about n^(k−1): 6% of 10,000 at 0.7.
-        """
-        return self.works and self.largest < _LARGEST
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,6 +65,7 @@ class Diagnostics:
     min_eigenvalue: float | None = None  # over the run, where the diagnostics are those of a fit
     clip_rate: float | None = None
     names: tuple[str, ...] = ()
+    zero_share: float = 0.0  # of the draws, where the density is zero
 
     @property
     def trustworthy(self) -> bool:
@@ -129,20 +95,35 @@ class Diagnostics:
             return Verdict.CLOSE if self.ness >= _CLOSE else Verdict.USABLE
         if self.rounding > _ROUNDED:
             return Verdict.ROUNDED
-        if self.ness >= _CLOSE and self.correction.works:
+        if self.ness >= _CLOSE and (self.correction.works or self.correction.is_as_exact):
             heavy = self.khat - 2 * self.khat_error > _HEAVIEST and not self.correction.is_even
             return Verdict.HEAVY_TAILS if heavy else Verdict.CLOSE
         if self.correction.is_even and not self.is_led_by_few:
             return Verdict.USABLE
         if not self.correction.may_work or self.khat - 2 * self.khat_error > 1:
             return Verdict.UNTRUSTED
-        sure = self.correction.works and self.khat + 2 * self.khat_error < 1 and not self.is_led_by_few
-        return Verdict.USABLE if sure else Verdict.UNDECIDED
+        sure = self.correction.works and self.khat + 2 * self.khat_error < 1
+        return Verdict.USABLE if sure and not (self.is_led_by_few or self.is_smoothed_away) else Verdict.UNDECIDED
 
     @property
     def is_light(self) -> bool:
         """Whether the tail of the weights is surely light enough to correct anything."""
         return self.khat + 2 * self.khat_error < self.khat_threshold
+
+    @property
+    def is_open(self) -> bool:
+        """Whether more draws may well change the verdict, for all that the tail of these says.
+
+        A narrow part of the target that few draws fall onto looks like a heavy tail until more see how even its weights
+        are. And how much weights widen is known no better than the deviations.
+        """
+        correction = self.correction
+        if self.verdict not in (Verdict.USABLE, Verdict.UNTRUSTED):
+            return False
+        if self._verdict_of_weights() is Verdict.USABLE:
+            near = abs(correction.widening - _WIDER) < 2 * correction.deviation_error * correction.widening
+            return near and self._may_be_narrow
+        return correction.may_work and correction.largest < 2 * LARGEST
 
     @property
     def is_led_by_few(self) -> bool:
@@ -153,13 +134,29 @@ class Diagnostics:
         return self.num_samples * self.ness < _LED
 
     @property
+    def is_smoothed_away(self) -> bool:
+        """Whether a few draws weigh so much that it is smoothed weights alone that look even.
+
+        As of a t with three degrees of freedom: of 10,000 draws none may be heavy, and one of 40,000 may outweigh the
+        rest. Smoothing makes it one of a tail, whose shape is not known well enough for that.
+        """
+        return self.num_samples * self.ness < _LEFT * self.correction.effective
+
+    @property
     def is_narrow(self) -> bool:
         """Whether the weights widen it so much that there is likely more further out, where it has no draws.
 
         Weights stretch what draws there are. On eight schools, mean field ends 40% too narrow in log τ; the weights,
         light as they are (k̂ = 0.5), make half of that good.
+
+        About a Gaussian that is w times wider k = 1 − 1 / w². Weights whose tail is far lighter move mass within q's
+        reach, to either side of its middle say, and there is no more of it further out.
         """
-        return self.correction.widening > _WIDER
+        return self.correction.widening > _WIDER and self._may_be_narrow
+
+    @property
+    def _may_be_narrow(self) -> bool:
+        return self.khat + 2 * self.khat_error >= _ENDS * (1 - 1 / self.correction.widening**2)
 
     @property
     def message(self) -> str:
@@ -178,6 +175,8 @@ class Diagnostics:
         elif self.verdict is Verdict.CLOSE:
             text = text if self.coverage.reach else _NOT_SEARCHED
             text = text if self.is_light else f"{text} {_HEAVY.format(khat=self.khat)}"
+        if self.zero_share > _WORTH_A_WORD and self.verdict is not Verdict.DEGENERATE:
+            text = f"{text} {_OFF.format(share=100 * self.zero_share)}"
         return f"{text} {self._about_the_search()}" if self.trustworthy else text
 
     def _about_modes(self) -> str:
@@ -277,6 +276,10 @@ _CORRECTED = (
     "are known to {means:.2f} standard deviations. Do not use them for tail probabilities."
 )
 _HEAVY = "Only its tails may be lighter than the target's (k̂ = {khat:.2f}): check tail probabilities by MCMC."
+_OFF = (
+    "{share:.0f}% of its draws lie where the density is zero, and weigh nothing: if a variable ends there, give its "
+    "support to Target.from_variables."
+)
 _NOT_SEARCHED = "The approximation is close to the target where its draws are."
 
 
@@ -319,6 +322,7 @@ def summarise(draws: WeightedDraws, *, K: int = 10, **run: Any) -> Diagnostics:
             log_evidence_mcse=evidence_mcse,
             rounding=draws.resolution,
             correction=measure_correction(draws.z, smooth_log_weights(values, tail)),
+            zero_share=float(np.mean(np.isneginf(draws.log_p))),
             **run,
         )
 
@@ -328,60 +332,3 @@ def _unjudged(size: int, K: int, run: dict[str, Any]) -> Diagnostics:
     nothing = Correction(math.inf, math.inf, 0.0, math.inf, 1.0)
     nan = math.nan
     return Diagnostics(size, nan, nan, nan, K, 0.0, nan, nan, nan, nan, nan, 0.0, nothing, **run)
-
-
-def measure_correction(z: np.ndarray | Points, log_weights: np.ndarray) -> Correction:
-    """How well the weighted moments are known, by their spread over splits of the draws."""
-    nothing = Correction(math.inf, math.inf, 0.0, math.inf, 1.0)
-    size = log_weights.size // SPLITS * SPLITS
-    if not np.isfinite(np.max(log_weights)) or size == 0:
-        return nothing
-    weights = relative_weights(np.where(np.isnan(log_weights), -np.inf, log_weights))
-    plain, squares, *sums = _sums_by_split(z, weights, size)
-    mean, deviation = weighted_moments(*(part.sum(axis=0) for part in sums))
-    if not np.all(deviation > 0):
-        return nothing
-    moments = np.array([weighted_moments(*part) for part in zip(*(part[:SPLITS] for part in sums), strict=True)])
-    with np.errstate(all="ignore"):
-        errors = np.std(moments, axis=0, ddof=1) / (deviation * math.sqrt(SPLITS))
-    errors = np.where(np.isfinite(errors), errors, math.inf)
-    effective = float(np.sum(weights) ** 2 / np.sum(weights**2))
-    own_mean, own = weighted_moments(weights.size, plain, squares)
-    shift = float(np.max(np.abs(mean - own_mean) / deviation))
-    largest = float(np.max(weights) / np.sum(weights))
-    widening = float(np.max(deviation / own))
-    return Correction(float(np.max(errors[0])), float(np.max(errors[1])), effective, shift, largest, widening)
-
-
-def _sums_by_split(
-    z: np.ndarray | Points, weights: np.ndarray, size: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The sums of z and z², and sums of w, w z and w z² over each split of the first `size` draws and over those left.
-
-    All of z about a centre.
-    """
-    dim, split = z.shape[1], size // SPLITS
-    plain, squares = np.zeros(dim), np.zeros(dim)
-    sums = np.zeros(SPLITS + 1), np.zeros((SPLITS + 1, dim)), np.zeros((SPLITS + 1, dim))
-    held = isinstance(z, np.ndarray)
-    centre = np.mean(z, axis=0, dtype=np.float64) if held else np.asarray(z.q.mean, np.float64)
-    for here, block in [(slice(0, len(z)), z)] if held else z.blocks():
-        centred = block - centre
-        plain += np.sum(centred, axis=0)
-        squares += np.sum(centred**2, axis=0)
-        edges = [here.start, *range((here.start // split + 1) * split, min(here.stop, size), split), here.stop]
-        if here.start < size < here.stop:
-            edges.insert(-1, size)
-        for low, high in itertools.pairwise(edges):
-            i, part, w = min(low // split, SPLITS), centred[low - here.start : high - here.start], weights[low:high]
-            sums[0][i] += np.sum(w)
-            sums[1][i] += w @ part
-            sums[2][i] += w @ part**2
-    return plain, squares, *sums
-
-
-def weighted_moments(total: Any, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Weighted means and standard deviations from sums of w, w z and w z²."""
-    total = np.maximum(total, 1e-300)
-    mean = first / total
-    return mean, np.sqrt(np.maximum(second / total - mean**2, 0))

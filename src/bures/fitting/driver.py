@@ -419,21 +419,24 @@ def _fit_traced(
     steps, tolerance = jnp.array(num_steps), jnp.array(0.0, dtype)
     loop, trace = advance(key, loop, target, method.traced(dtype), steps, tolerance, num_steps)
     last = jax.tree.map(lambda best, last: jnp.where(loop.failed, best, last), loop.best, loop.state.approximation)
-    code = jnp.where(loop.failed, Outcome.NON_FINITE.value, Outcome.MAX_STEPS.value)
+    failure = jnp.where(jnp.any(jnp.isneginf(trace.bound)), Outcome.ZERO_DENSITY.value, Outcome.NON_FINITE.value)
+    code = jnp.where(loop.failed, failure, Outcome.MAX_STEPS.value)
     return Fit(last, trace, ((0, q),), target, method, key, loop, code, Record())
 
 
 def _advance(
     fit: Fit, methods: Methods, evaluator: Evaluator, loop: LoopState, count: int, tolerance: float
-) -> tuple[LoopState, Trace]:
-    """Up to `count` further steps, where the fit takes its steps."""
+) -> tuple[LoopState, Trace, float]:
+    """Up to `count` further steps, where the fit takes its steps; and the bound at the last, which may have failed."""
     if loop.is_on_host:
-        return advance_on_host(fit.key, loop, evaluator, methods, count, tolerance)
+        moved, piece = advance_on_host(fit.key, loop, evaluator, methods, count, tolerance)
+        return moved, piece, float(piece.bound[-1]) if piece.bound.size else np.nan
     dtype = fit.approximation.mean.dtype
     method, limit = fit.method.traced(dtype), jnp.array(tolerance, dtype)
     moved, piece = advance(fit.key, loop, fit.target, method, jnp.array(count), limit, _CAPACITY)
     taken = int(moved.count) - int(loop.count)
-    return moved, jax.tree.map(lambda x: np.asarray(x)[:taken], piece)
+    last = float(piece.bound[taken - (not moved.failed)])
+    return moved, jax.tree.map(lambda x: np.asarray(x)[:taken], piece), last
 
 
 def _run(
@@ -467,7 +470,7 @@ def _run(
                 length = min(length, next_checkpoint(count) - count, total - count)
                 length = limits.check_steps(methods, count, length, a_step, loop.is_on_host)
                 began = time.perf_counter()
-                loop, piece = _advance(begun, methods, evaluator, loop, length, tolerance or 0.0)
+                loop, piece, last = _advance(begun, methods, evaluator, loop, length, tolerance or 0.0)
                 traces.append(piece)
                 count = int(loop.count)
                 seconds = max(time.perf_counter() - began, 1e-6)
@@ -477,7 +480,8 @@ def _run(
                 if limits.is_due():
                     limits.write(result(Outcome.INTERRUPTED))
                 if bool(loop.failed):
-                    outcome = Outcome.NON_FINITE
+                    zero = last == -np.inf or begun.outcome is Outcome.ZERO_DENSITY
+                    outcome = Outcome.ZERO_DENSITY if zero else Outcome.NON_FINITE
                 elif bool(loop.settled):
                     traces = [_join(traces)]
                     sees_all = loop.state.approximation.is_dense  # slopes along every direction: what is left is noise

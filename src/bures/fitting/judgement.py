@@ -210,6 +210,8 @@ def restore(
 
 def is_decided(found: Diagnostics) -> bool:
     """Whether more draws would not change the verdict."""
+    if found.is_open:
+        return False
     if found.is_light or found.verdict in (Verdict.SEVERAL_MODES, Verdict.DEGENERATE, Verdict.CLOSE):
         return True
     few = _TOO_FEW if found.khat > found.khat_threshold else _HOPELESS

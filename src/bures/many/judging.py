@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from bures.diagnostics.correction import SPLITS, Correction, weighted_moments
 from bures.diagnostics.coverage import Coverage
-from bures.diagnostics.diagnostics import SPLITS, Correction, Diagnostics, weighted_moments
+from bures.diagnostics.diagnostics import Diagnostics
 from bures.diagnostics.pareto import (
     NO_MEAN,
     ROUNDING,

@@ -30,6 +30,7 @@ _CHECKED, _DOUBTED, _CONFIRMED = 2500, 5000, 1.2
 _DOUBTFUL_SHARE = 0.05  # of the draws, for a component that does not surely help
 _PATIENCE, _PATIENT_SHARE = 3000, 0.4  # draws without a new component after which none is expected, and of all draws
 _WORTHWHILE, _LEAST_PATIENCE = 0.07, 0.5  # deficit that is worth all of that, and how much of it any is worth
+_LEVEL, _LEVEL_ROUNDS = 0.2, 4  # of the deficit, and rounds in a quarter of the draws: to see that it gained no more
 _SLOW_DIM = 30  # beyond which components gain less, and d × d work is most of a round
 _LEAST_EVALUATIONS, _EVALUATIONS_PER_DIMENSION, _MOST_EVALUATIONS = 20_000, 5_000, 55_000
 _LEAST_TAIL, _DOUBTFUL_DEFICIT = 0.03, 0.03  # of a mixture with a larger deficit than that
@@ -83,6 +84,20 @@ def fit_mixture(
         interrupted = True
     with np.errstate(all="ignore"):
         return Mixing(run.best(), pause.rounds, run.settled, pause if stopped or interrupted else None)
+
+
+def is_level(rounds: Sequence[Round]) -> bool:
+    """Whether the last quarter of the draws saw surely more than five sixths of the deficit of the one before.
+
+    On a target with an edge components come and go for ever, each of them of help to the draws it was chosen by.
+    """
+    deficits, draws = (np.array([getattr(each, name) for each in rounds]) for name in ("deficit", "draws"))
+    done = np.cumsum(draws) / np.sum(draws)
+    before, last = deficits[(done > 0.5) & (done <= 0.75)], deficits[done > 0.75]
+    if min(before.size, last.size) < _LEVEL_ROUNDS:
+        return False
+    error = math.sqrt(before.var(ddof=1) / before.size + last.var(ddof=1) / last.size)
+    return float(before.mean() - last.mean()) + 2 * error < _LEVEL * float(last.mean())
 
 
 class _Run:
@@ -182,6 +197,8 @@ class _Run:
             self.checking, self.idle = False, 0
         elif self.is_enough() or self.idle >= self.patience():
             self.checking, self.expected = True, self.deficit(self.q)
+        if self.left <= 0 and not self.settled:
+            self.settled = is_level(self.rounds) or self.deficit(self.best()) < _ENOUGH
         return seen
 
     def patience(self) -> float:
