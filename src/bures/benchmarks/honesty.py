@@ -35,7 +35,6 @@ from bures.experiments.protocol import Store, run_cells
 COMFORT = re.compile(r"close to the target|(?<!not )\busable\b", re.IGNORECASE)
 NAMES_MODES = re.compile(r"several modes", re.IGNORECASE)
 MISSED, MEAN_ERROR, DEVIATION_ERROR = 0.02, 0.1, 0.1
-CALM = ("CONVERGED", "ZERO_DENSITY")  # outcomes that leave it to the verdict what a fit is worth
 FAR = 50.0  # deviations
 JUDGE = 2**31  # folded into a key: no step of a fit has this number
 SETTINGS = {"num_draws": 20_000, "judge_draws": 10_000, "unseen": 0.05, "resampled": 10_000, "first_seed": 0}
@@ -117,7 +116,7 @@ def fit_and_judge(
     right = missed < MISSED and errors["mean"] < MEAN_ERROR and errors["deviation"] < DEVIATION_ERROR
     # Modes that are not there are a warning too; that there are several where there are is no more than the truth.
     several = case.modes != 1
-    warned = fit.outcome.name not in CALM or (not several if named else not comfort)
+    warned = fit.outcome.name != "CONVERGED" or (not several if named else not comfort)
     return {
         "seed": seed,
         "outcome": fit.outcome.name,

@@ -20,8 +20,7 @@ NOTE = (
     "Missed mass: where the 10,000 draws of a judge are 95% sure not to fall. A false comfort is a fit called close or "
     "usable that misses more than 2% and does not name other modes. Right: less than 2% missed and, after importance "
     "resampling, every mean within 0.1 standard deviations and every standard deviation within 10%. A warning is a "
-    "verdict that is neither close nor usable, an outcome other than CONVERGED or ZERO_DENSITY (which leaves it to the "
-    "verdict what the draws are worth), or other modes where there are none. "
+    "verdict that is neither close nor usable, an outcome other than CONVERGED, or other modes where there are none. "
     "Heavy tails are not counted among the right that are warned about: their weights have no variance, so that a "
     "warning is right whatever the moments are."
 )
