@@ -20,6 +20,7 @@ from bures.search import ascend
 _DRAWS = 24  # the same at every point of the climb, in pairs: one block of the evaluator
 _CLIMB, _MORE = 40, 40  # evaluations of the bound, and as many again where it may arrive with them
 _ARRIVED = 0.1  # nats that its next step promises, where it ends: fixed draws are off by more
+_CLIMB_AROUND = 30
 _ARRIVED_AROUND = 0.01  # the same around a Gaussian: on a saddle, steps promise little at first
 _MOST_CHANGED = np.log(10)  # of the logarithm of a scale, in one climb around a Gaussian
 _FIRST_SCALES = (1.0, 0.1, 0.01, 1e-3)  # the first that has a finite bound
@@ -85,7 +86,7 @@ def climb_smoothed(rng: np.random.Generator, evaluator: Evaluator, point: np.nda
 def climb_around(rng: np.random.Generator, evaluator: Evaluator, q: Gaussian) -> Climbed | None:
     """The Gaussian where a climb from q ends, among those that are diagonal where q is standard."""
     bound = _Bound(rng, evaluator, q)
-    top = ascend(bound, np.zeros(2 * q.dim), evaluations=_CLIMB, arrived=_ARRIVED_AROUND)
+    top = ascend(bound, np.zeros(2 * q.dim), evaluations=_CLIMB_AROUND, arrived=_ARRIVED_AROUND)
     if top is None:
         return None
     mean, scales = top.point[: q.dim], np.exp(np.clip(top.point[q.dim :], -_MOST_CHANGED, _MOST_CHANGED))
