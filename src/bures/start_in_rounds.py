@@ -20,7 +20,6 @@ from bures.start import Start
 DRAWS = 25  # for the bound at a place: one block of the evaluator
 LEAST_PRECISION = 1e-6
 WIDEST = (np.inf, 16.0, 4.0, 1.0)  # variances along directions that are tried: curvature may not reach that far
-_LEAST_BENT = 0.25  # curvature of a direction along which log p is convex, at the least
 _ROUNDS = 5
 _NEAR = 0.2  # nats a dimension by which a climb may raise the bound of its own draws where there is nowhere to go
 _ERRORS, _MUCH = 2.0, 0.5  # errors of a difference of bounds, and nats by which a start may be worse
@@ -56,8 +55,7 @@ def with_all_curvature(rng: np.random.Generator, evaluator: Evaluator, q: Gaussi
     if not np.all(np.isfinite(inner)):
         return Curved(q, inner, q)
     precision, axes = np.linalg.eigh(inner)
-    variances = np.where(precision > LEAST_PRECISION, 1 / np.maximum(precision, LEAST_PRECISION), 0)
-    variances = np.where(variances > 0, variances, 1 / np.maximum(-precision, _LEAST_BENT))
+    variances = 1 / np.maximum(np.abs(precision), LEAST_PRECISION)  # where log p is convex, by how much it bends
     scales = np.sqrt([np.ones(q.dim), *(np.minimum(variances, widest) for widest in WIDEST)])
     noise = rng.standard_normal((DRAWS, q.dim))
     tried = np.concatenate([noise, *((noise @ axes * scale) @ axes.T for scale in scales[1:])])
