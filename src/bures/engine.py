@@ -19,7 +19,8 @@ from bures.processes import refuse_fork
 from bures.target import Target
 
 _BLOCK_ELEMENTS = 2**18  # of the largest array of a block: a target of larger arrays is evaluated block by block
-_SMALLEST_BLOCK, _LARGE_BLOCK = 32, 100  # points; the second so that few of them cost little where a point costs much
+# Points; the second so that few cost little where a point costs much, the third where single ones are asked for.
+_SMALLEST_BLOCK, _LARGE_BLOCK, _SINGLES_BLOCK = 32, 100, 13
 LIGHT = 64  # elements of the largest array at a point, up to which a call of one step's draws costs no more than of one
 _BATCH_ELEMENTS = 2**20  # of the array of points
 MANY = 100  # dimensions beyond which draws are dear: a step takes fewer of them
@@ -90,7 +91,7 @@ class Evaluator:
         self._on_host = getattr(target.log_density, "values_and_scores_on_host", None)
         self.one_pass = bool(getattr(target.log_density, "one_pass", False))  # of rows on disk: however many points
         is_light = target.width <= LIGHT and (batch <= _DRAWS or target.dim <= _SMALL_DIM)
-        largest = _SMALLEST_BLOCK if target.uneven or few else _DRAWS if is_light else _LARGE_BLOCK
+        largest = _SMALLEST_BLOCK if target.uneven else _SINGLES_BLOCK if few else _DRAWS if is_light else _LARGE_BLOCK
         block = min(largest, max(_SMALLEST_BLOCK, _BLOCK_ELEMENTS // target.width))
         block = 1 if target.one_by_one or self._on_host is not None else block
         blocks = -(-batch // block)
