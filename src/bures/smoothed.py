@@ -6,6 +6,7 @@ narrow peaks of hierarchical models, because its draws are never all in them; an
 points costs hardly more than one with a single point.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,17 +51,18 @@ class _Bound:
 
     def __call__(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         dim = self.evaluator.dim
-        mean, scale = places[:, None, :dim], np.exp(places[:, None, dim:])
-        z = (mean + scale * self.noise).reshape(-1, dim)
+        shifts = np.exp(places[:, None, dim:]) * self.noise
+        z = (places[:, None, :dim] + shifts).reshape(-1, dim)
         values, scores = self.evaluator.value_and_score(z if self.around is None else self.around.push(z))
         values, scores = np.asarray(values, np.float64).reshape(-1, _DRAWS), np.asarray(scores, np.float64)
         if self.around is not None:
             scores = linalg.times_lower(self.around.chol, scores, transposed=True)
         scores = scores.reshape(-1, _DRAWS, dim)
-        along = np.mean(scale * self.noise * scores, axis=1) + 1
-        bounds = values.mean(axis=1) + places[:, dim:].sum(axis=1)
-        self.highest.append(max([*self.highest[-1:], *bounds[np.isfinite(bounds)]], default=-np.inf))
-        return bounds, np.concatenate([scores.mean(axis=1), along], axis=1)
+        bounds = values.sum(axis=1) / _DRAWS + places[:, dim:].sum(axis=1)
+        along = (shifts * scores).sum(axis=1) / _DRAWS + 1
+        seen = [bound for bound in bounds.tolist() if math.isfinite(bound)]
+        self.highest.append(max([*self.highest[-1:], *seen], default=-math.inf))
+        return bounds, np.concatenate([scores.sum(axis=1) / _DRAWS, along], axis=1)
 
     @property
     def rise(self) -> float:

@@ -43,9 +43,6 @@ _NEWTON_DIM = 250  # up to this dimension Newton's method from the first point o
 _DENSE_CURVATURE_DIM = 700  # up to this dimension, differences of scores give the curvature at a mode
 _AROUND, _BEST = 100, (4, 3, 1)  # draws of each width around the initial point, and how many to climb from
 _LEAST_ROUNDS = 4  # of a climb that may arrive
-# Beyond this dimension a climb that after so many rounds is where log p is convex in some direction is lost, and no
-# other is begun around it: climbs of the bound itself follow, which go around necks and ridges.
-_FOLLOWED_DIM, _FIRST_ROUNDS = 50, 5
 _KEPT = 500  # evaluations that climbs leave, to look at what they found
 _PLACES = 8  # where scouts may have found something, that are climbed from
 _FRUITLESS = 1  # climbs from points that no mode explains, that led to nothing new, before that is given up
@@ -83,7 +80,6 @@ class _Search:
         self.rng, self.target, self.evaluator = rng, target, evaluator
         self.dim = target.dim
         self.few = target.uneven  # go easy: evaluations far away may take long
-        self.is_lost = False  # whether Newton's method does not fit, and what follows this search has to find the start
 
     def run(self) -> Start:
         point = first_point(self.rng, self.target, self.evaluator)
@@ -96,7 +92,6 @@ class _Search:
         around = [] if alone else self.look([(standard, w, 32 if nearly_exact else _AROUND) for w in self.widths])
         ranked = [(view, np.argsort(-view.values)[:count]) for view, count in zip(around, _BEST, strict=False)]
         best = [view.z[i] for view, order in ranked for i in order if np.isfinite(view.values[i])]
-        self.is_lost = self.dim > _FOLLOWED_DIM and not any(summit.is_mode for summit in summits)
         if best and not nearly_exact and not alone:
             more = self.climb_more(np.array(best))
             summits = sorted([*summits, *more], key=lambda summit: not summit.is_mode)
@@ -127,7 +122,7 @@ class _Search:
         evaluate, each = self.evaluator.value_and_score, self.dim + 10
         if self.dim <= _NEWTON_DIM:
             rounds = int(np.clip(0.4 * self.evaluator.limit / each, 3, 25))
-            return self.climb_while_concave(point, rounds)
+            return climb(evaluate, point[None], rounds=rounds, both_sides=False, cautious=self.few)
         found = ascend(evaluate, point, evaluations=self.evaluator.limit // 8)
         if found is None:
             return []
@@ -139,20 +134,11 @@ class _Search:
         axes = linalg.cholesky((covariance + covariance.T) / 2)
         return [Summit(found.point, found.value, axes, np.ones(self.dim), found.gain(), 0)]
 
-    def climb_while_concave(self, point: np.ndarray, rounds: int) -> list[Summit]:
-        """Newton's method from the initial point, given up early in many dimensions where it does not fit."""
-        evaluate, options = self.evaluator.value_and_score, dict(both_sides=False, cautious=self.few)
-        first = min(rounds, _FIRST_ROUNDS) if self.dim > _FOLLOWED_DIM else rounds
-        found = climb(evaluate, point[None], rounds=first, **options)
-        if first == rounds or not found or found[0].is_mode or not np.all(found[0].curvature > 0.5):
-            return found
-        return climb(evaluate, found[0].point[None], axes=found[0].axes, rounds=rounds - first, **options)
-
     def climb_more(
         self, points: np.ndarray, axes: np.ndarray | None = None, rounds: int = 15, needed: int = 15
     ) -> list[Summit]:
         """From further points, as many as the evaluations left are enough for, if each needs so many rounds."""
-        if self.dim > _NEWTON_DIM or self.is_lost:
+        if self.dim > _NEWTON_DIM:
             return []
         budget, each = self.evaluator.keeping(_KEPT), self.dim + 10
         rounds = min(rounds, budget.left // each)
@@ -175,7 +161,7 @@ class _Search:
 
         A share of the evaluations left is for the first look at all of them.
         """
-        few = self.few or self.is_lost or self.dim > _NEWTON_DIM
+        few = self.few or self.dim > _NEWTON_DIM
         most = _FEW_SCOUTS if few else _SURVEYED[min(self.dim, 3)] if self.target.width <= SLOW else _SURVEYED_SLOWLY
         count = min(most, int(share * self.evaluator.left))
         climbs = 16 * (self.dim + 10)  # evaluations: two short ones
