@@ -80,9 +80,9 @@ def find_start_in_factors(
     """The best of some diagonal Gaussians on the way from the target's initial point up.
 
     What a search for modes has found takes part, and is returned if it is ahead as it is; at once if its log weights
-    are even already. With `dense` a climb of the mean-field bound comes first, and is all if it arrives, with those in coordinates of the
-    curvature there; and all of the curvature is looked at, d × d numbers, instead of a few directions, so that the
-    start says what a low-rank Gaussian would leave out.
+    are even already. With `dense` a climb of the mean-field bound comes first, and is all if it arrives, with those in
+    coordinates of the curvature that follow; and all of the curvature is looked at, d × d numbers, instead of a few
+    directions, so that the start says what a low-rank Gaussian would leave out.
     """
     if searched is not None and searched.variance < _EVEN:
         return searched
@@ -107,8 +107,10 @@ def find_start_in_factors(
             best = _from_beside(rng, evaluator, best)
         q = best.state.approximation
         assert isinstance(q, LowRankGaussian)
-        full = Gaussian.unchecked(q.mean, np.diag(q.scale))
-        found = start_from(rng, evaluator, with_all_curvature(rng, evaluator, full)) if dense else _with_directions(rng, evaluator, q)
+        if dense:
+            found = start_from(rng, evaluator, with_all_curvature(rng, evaluator, _as_full(q)))
+        else:
+            found = _with_directions(rng, evaluator, q)
     return found if searched is None else found._replace(modes=searched.modes, scale=searched.scale)
 
 
@@ -132,11 +134,16 @@ def _begin_smoothed(
         return None
     settled = best.state.approximation
     assert isinstance(settled, LowRankGaussian)
-    curved = climb_in_rounds(rng, evaluator, Gaussian.unchecked(settled.mean, np.diag(settled.scale)))
-    q = curved.approximation
-    if searched is not None and _bound(rng, evaluator, searched.approximation) > _bound(rng, evaluator, q):
+    curved = climb_in_rounds(rng, evaluator, _as_full(settled))
+    here = _bound(rng, evaluator, curved.approximation)
+    if searched is not None and _bound(rng, evaluator, searched.approximation) > here:
         return searched
     return start_from(rng, evaluator, curved)
+
+
+def _as_full(q: LowRankGaussian) -> Gaussian:
+    """A diagonal Gaussian as a full one."""
+    return Gaussian.unchecked(q.mean, np.diag(q.scale))
 
 
 def _or_lowest(bound: Any) -> float:
