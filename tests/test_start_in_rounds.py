@@ -11,8 +11,8 @@ from bures.smoothed import climb_around, climb_smoothed
 from bures.start_in_rounds import climb_in_rounds, find_best, start_from, with_all_curvature
 
 GROUPS = 60
-EFFECTS = 200 + 3 * np.random.default_rng(1).standard_normal((GROUPS, 1))
-Y = EFFECTS + np.random.default_rng(2).standard_normal((GROUPS, 5))
+EFFECTS = 100 + 10 * np.random.default_rng(1).standard_normal((GROUPS, 1))
+Y = EFFECTS + np.random.default_rng(2).standard_normal((GROUPS, 3))
 
 
 def hierarchy(z):
