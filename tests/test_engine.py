@@ -308,3 +308,15 @@ def test_late_steps_take_more_draws_and_are_counted():
     assert methods.cost(10).log_densities == 8 * 400 + 2 * 1600
     heavy = bures.Target(Rows(jnp.ones((1000, 3))), 3)
     assert default_methods(method, heavy).at(20).estimator.M == 40
+
+
+def test_a_program_takes_whole_blocks():
+    """A batch that is no multiple of its blocks is rounded up; as many points at a time give the same."""
+    target = bures.Target(lambda z: -jnp.sum(jnp.outer(z, z)) / 2, 65)
+    few, many = (Evaluator(target, batch, few=few) for batch, few in ((100, True), (650, False)))
+    assert few.batch % few.block == 0 == many.batch % many.block
+    assert few.batch >= 100 and many.batch >= 650 and few.block < 20
+    z = np.random.default_rng(0).standard_normal((651, 65)).astype(many.dtype)
+    for one, other in zip(few.value_and_score(z), many.value_and_score(z), strict=True):
+        assert one.shape == other.shape
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)

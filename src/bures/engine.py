@@ -19,7 +19,8 @@ from bures.processes import refuse_fork
 from bures.target import Target
 
 _BLOCK_ELEMENTS = 2**18  # of the largest array of a block: a target of larger arrays is evaluated block by block
-_SMALLEST_BLOCK, _LARGE_BLOCK = 32, 100  # points; the second so that few of them cost little where a point costs much
+# Points; the second so that few cost little where a point costs much, the third where single ones are asked for.
+_SMALLEST_BLOCK, _LARGE_BLOCK, _SINGLES_BLOCK = 32, 100, 13
 LIGHT = 64  # elements of the largest array at a point, up to which a call of one step's draws costs no more than of one
 _BATCH_ELEMENTS = 2**20  # of the array of points
 MANY = 100  # dimensions beyond which draws are dear: a step takes fewer of them
@@ -66,8 +67,8 @@ class Evaluator:
     **Arguments:**
 
     - `target`: the target.
-    - `batch`: the number of points that the program takes, by default those of a step. Fewer are padded; more are taken
-        in several calls.
+    - `batch`: the number of points that the program takes at the least, by default those of a step. Fewer are padded;
+        more are taken in several calls.
     - `few`: whether single points are often asked for, as climbs by gradients do.
     - `dtype`: of the points and the results, by default JAX's present one.
 
@@ -79,7 +80,7 @@ class Evaluator:
         refuse_fork()
         self.target, self.dim = target, target.dim
         self.dtype = np.dtype(present_dtype() if dtype is None else dtype)
-        self.batch = batch = _batch_size(target.dim) if batch is None else batch
+        batch = _batch_size(target.dim) if batch is None else batch
         self.count = 0  # points evaluated
         self.compile_seconds = 0.0
         # Given the points that are asked for, and 0 between the calls that they take; may end the work.
@@ -90,10 +91,12 @@ class Evaluator:
         self._on_host = getattr(target.log_density, "values_and_scores_on_host", None)
         self.one_pass = bool(getattr(target.log_density, "one_pass", False))  # of rows on disk: however many points
         is_light = target.width <= LIGHT and (batch <= _DRAWS or target.dim <= _SMALL_DIM)
-        largest = _SMALLEST_BLOCK if target.uneven or few else _DRAWS if is_light else _LARGE_BLOCK
+        largest = _SMALLEST_BLOCK if target.uneven else _SINGLES_BLOCK if few else _DRAWS if is_light else _LARGE_BLOCK
         block = min(largest, max(_SMALLEST_BLOCK, _BLOCK_ELEMENTS // target.width))
         block = 1 if target.one_by_one or self._on_host is not None else block
-        self.block = -(-batch // -(-batch // block))  # equal blocks
+        blocks = -(-batch // block)
+        self.block = -(-batch // blocks)  # equal ones, and as many points as fill them: cutting arrays takes time, too
+        self.batch = blocks * self.block
         self._static, self._arrays, owners = split(target.log_density)
         self._program = _PROGRAMS.of(owners, self._static, self._arrays)
 
@@ -176,7 +179,7 @@ Watch = Callable[[Evaluator], Evaluator]  # may have an evaluator note what it i
 
 
 def _evaluate(static: Static, block: int, arrays: list[Any], z: jax.Array, blocks: Any) -> tuple[jax.Array, jax.Array]:
-    """Values and scores at the points of the first `blocks` blocks; zeros beyond."""
+    """Values and scores at the points of the first `blocks` blocks, of which z is made up; zeros beyond."""
     log_density = static.combine(arrays)
     fast = getattr(log_density, "values_and_scores", None) or jax.vmap(jax.value_and_grad(log_density))
 
@@ -188,14 +191,11 @@ def _evaluate(static: Static, block: int, arrays: list[Any], z: jax.Array, block
 
     def body(i, found):
         at = i * block
-        part = cast(*fast(jax.lax.dynamic_slice_in_dim(padded, at, block)))
+        part = cast(*fast(jax.lax.dynamic_slice_in_dim(z, at, block)))
         return tuple(jax.lax.dynamic_update_slice_in_dim(x, new, at, 0) for x, new in zip(found, part, strict=True))
 
-    size = -(-z.shape[0] // block) * block
-    padded = jnp.pad(z, ((0, size - z.shape[0]), (0, 0)), mode="edge")
-    empty = jnp.zeros(size, z.dtype), jnp.zeros((size, z.shape[1]), z.dtype)
-    values, scores = jax.lax.fori_loop(0, blocks, body, empty)
-    return values[: z.shape[0]], scores[: z.shape[0]]
+    empty = jnp.zeros(z.shape[0], z.dtype), jnp.zeros_like(z)
+    return jax.lax.fori_loop(0, blocks, body, empty)
 
 
 _PROGRAMS = Programs(_evaluate, static_argnums=(0, 1))

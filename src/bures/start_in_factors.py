@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bures import linalg
 from bures.engine import Evaluator
 from bures.estimator import Stein
 from bures.family.approximation import AbstractApproximation
-from bures.family.families import FIRST_COLUMNS, MeanField
+from bures.family.families import MeanField
 from bures.family.gaussian import Gaussian
 from bures.family.low_rank import LowRankGaussian
 from bures.family.low_rank_moves import worth
@@ -25,30 +24,34 @@ from bures.objective import ELBO
 from bures.search import Evaluate, Summit, ascend
 from bures.smoothed import climb_smoothed
 from bures.start import Start, first_point
+from bures.start_in_rounds import (
+    DRAWS,
+    LEAST_PRECISION,
+    WIDEST,
+    climb_in_rounds,
+    find_best,
+    start_from,
+    with_all_curvature,
+)
 from bures.target import Target
 from bures.threads import one_blas_thread
 
 _EVALUATIONS = 500  # of the climb
 _ARRIVED = 0.01  # nats that its next step promises, where it ends: what a mode may be off by
 _PLACES = 7  # on the way up that are compared, further and further apart
-_DRAWS = 25  # around each, and at each of the steps from there: one block of the evaluator
 _WIDTHS = (0.1, 0.3, 1.0)  # standard deviations to look at for curvature, one after the other
 _FIRST_SCALE = 1e-3
-_STEPS = Method(ELBO(), Stein(M=_DRAWS), Whitened())
+_STEPS = Method(ELBO(), Stein(M=DRAWS), Whitened())
 _FIRST_STEPS, _MORE_STEPS = 8, 10  # from every place, and from those that are ahead or promise most
 _SETTLING = 6  # from where a climb of the bound has ended
 _AHEAD = (0, 5, 10)  # steps for which a rise of the bound may go on: far below, it is fastest, and misleads
 _BLOCK, _BLOCKS = 24, 4  # vectors of a block of Lanczos' method, and blocks
 _MOST_COLUMNS = 48
 _WORTH = 0.01  # nats, of a direction that is taken along
-_LEAST_PRECISION = 1e-6
-_WIDEST = (np.inf, 16.0, 4.0, 1.0)  # variances along directions that are tried: curvature may not reach that far
 _EVEN = 10.0  # variance of log weights of a start that needs no other
 _HOPELESS = 1e3  # relative fall of the bound below the highest
 _BESIDE = 0.5  # standard deviations, to break a symmetry
-_MUCH = 0.5  # nats by which a start may be worse
 _ERRORS = 2.0  # by which one must be ahead of another to be surely so
-_NEAR_ENOUGH = 1.0  # nats to the target, of a start whose curvature says what a fit will need
 _CHECKED_DIM = 700  # up to which a density that cannot be normalised is looked for
 
 
@@ -77,9 +80,9 @@ def find_start_in_factors(
     """The best of some diagonal Gaussians on the way from the target's initial point up.
 
     What a search for modes has found takes part, and is returned if it is ahead as it is; at once if its log weights
-    are even already. With `dense` a climb of the mean-field bound comes first, and is all if it arrives; and all of
-    the curvature is looked at, d × d numbers, instead of a few directions, so that the start says what a low-rank
-    Gaussian would leave out.
+    are even already. With `dense` a climb of the mean-field bound comes first, and is all if it arrives, with those in
+    coordinates of the curvature that follow; and all of the curvature is looked at, d × d numbers, instead of a few
+    directions, so that the start says what a low-rank Gaussian would leave out.
     """
     if searched is not None and searched.variance < _EVEN:
         return searched
@@ -89,7 +92,7 @@ def find_start_in_factors(
         if smoothed is not None and smoothed.arrived:
             found = _begin_smoothed(rng, target, evaluator, point, smoothed.approximation, searched)
             if found is not None:
-                return found
+                return found if searched is None else found._replace(modes=searched.modes, scale=searched.scale)
         ways, top = _climb(evaluator.value_and_score, point)
         places = [_Place(_begin(rng, evaluator, way)) for way in ways]
         if top is not None and target.dim <= _CHECKED_DIM and searched is None:
@@ -104,7 +107,10 @@ def find_start_in_factors(
             best = _from_beside(rng, evaluator, best)
         q = best.state.approximation
         assert isinstance(q, LowRankGaussian)
-        found = _with_curvature(rng, evaluator, q) if dense else _with_directions(rng, evaluator, q)
+        if dense:
+            found = start_from(rng, evaluator, with_all_curvature(rng, evaluator, _as_full(q)))
+        else:
+            found = _with_directions(rng, evaluator, q)
     return found if searched is None else found._replace(modes=searched.modes, scale=searched.scale)
 
 
@@ -116,9 +122,9 @@ def _begin_smoothed(
     q: LowRankGaussian,
     searched: Start | None,
 ) -> Start | None:
-    """All of the curvature where a climb of the mean-field bound has ended, or what was searched if that is ahead.
+    """All of the curvature where climbs from the end of that of the mean-field bound have ended.
 
-    None if draws of their own say that the bound is not finite there.
+    Or what was searched, if that is ahead. None if draws of their own say that the bound is not finite there.
     """
     if searched is None:
         summit = Summit(q.mean, float(evaluator.value(q.mean[None])[0]), np.zeros((0, 0)), np.ones(q.dim), 0.0, 0)
@@ -126,12 +132,18 @@ def _begin_smoothed(
     best = _follow(rng, evaluator, _Place(_state(q)), _SETTLING)  # fresh draws: those of the climb are not independent
     if not np.isfinite(best.promise(0)):
         return None
-    if searched is not None and _bound(rng, evaluator, searched.approximation) > best.promise(0):
-        return searched
     settled = best.state.approximation
     assert isinstance(settled, LowRankGaussian)
-    found = _with_curvature(rng, evaluator, settled)
-    return found if searched is None else found._replace(modes=searched.modes, scale=searched.scale)
+    curved = climb_in_rounds(rng, evaluator, _as_full(settled))
+    here = _bound(rng, evaluator, curved.approximation)
+    if searched is not None and _bound(rng, evaluator, searched.approximation) > here:
+        return searched
+    return start_from(rng, evaluator, curved)
+
+
+def _as_full(q: LowRankGaussian) -> Gaussian:
+    """A diagonal Gaussian as a full one."""
+    return Gaussian.unchecked(q.mean, np.diag(q.scale))
 
 
 def _or_lowest(bound: Any) -> float:
@@ -197,14 +209,14 @@ def _begin(rng: np.random.Generator, evaluator: Evaluator, point: np.ndarray) ->
     """
     scale = np.full(point.size, _FIRST_SCALE)
     for width in _WIDTHS:
-        noise = width * rng.standard_normal((_DRAWS, point.size))
+        noise = width * rng.standard_normal((DRAWS, point.size))
         scores = np.asarray(evaluator.value_and_score(point + scale * noise)[1], np.float64)
         scale = scale / np.sqrt(_curvature(noise, scale * np.where(np.isfinite(scores), scores, 0)))
     return _state(LowRankGaussian.unchecked(point, scale, np.zeros((point.size, 0)), np.zeros(0), False))
 
 
 def _bound(rng: np.random.Generator, evaluator: Evaluator, q: AbstractApproximation) -> float:
-    noise = rng.standard_normal((_DRAWS, q.dim))
+    noise = rng.standard_normal((DRAWS, q.dim))
     return _or_lowest(np.mean(np.asarray(evaluator.value(q.push(noise)), np.float64) - q.log_prob_of_noise(noise)))
 
 
@@ -233,50 +245,15 @@ def _follow(rng: np.random.Generator, evaluator: Evaluator, place: _Place, count
 def _with_directions(rng: np.random.Generator, evaluator: Evaluator, q: LowRankGaussian) -> Start:
     """The diagonal Gaussian with a few directions."""
     basis, variances = _directions(rng, evaluator, q)
-    members = [q.replaced(basis=basis, variances=np.minimum(variances, widest)) for widest in _WIDEST]
+    members = [q.replaced(basis=basis, variances=np.minimum(variances, widest)) for widest in WIDEST]
     return Start(_best(rng, evaluator, [q, *members]))
 
 
 def _best(rng: np.random.Generator, evaluator: Evaluator, members: list[Any]) -> Any:
-    """The member with the highest bound; the first, if that one may be much worse.
-
-    All see the same noise, so that what differs is theirs. At one point curvature may say little of what it is on
-    average: columns that do not help would have to be unlearned.
-    """
-    noise = rng.standard_normal((_DRAWS, members[0].dim))
-    values = np.array([evaluator.value(q.push(noise)) - q.log_prob_of_noise(noise) for q in members], np.float64)
-    gains, errors = np.mean(values - values[0], axis=1), np.std(values - values[0], axis=1) / np.sqrt(_DRAWS)
-    best = int(np.argmax(np.where(np.isfinite(gains), gains, -np.inf)))
-    return members[best if gains[best] - _ERRORS * errors[best] > -_MUCH else 0]
-
-
-def _with_curvature(rng: np.random.Generator, evaluator: Evaluator, q: LowRankGaussian) -> Start:
-    """The Gaussian with all of the curvature at its mean, and what its best directions alone leave out."""
-    inner = _curvature_times(evaluator, q, np.eye(q.dim))
-    if not np.all(np.isfinite(inner)):
-        return Start(q)
-    precision, axes = np.linalg.eigh((inner + inner.T) / 2)
-    variances = 1 / np.maximum(precision, _LEAST_PRECISION)
-    roots = [q.scale[:, None] * axes * np.minimum(variances, widest) ** 0.5 for widest in _WIDEST]
-    members = [Gaussian.unchecked(q.mean, linalg.cholesky_of_square(root)) for root in roots]
-    best = _best(rng, evaluator, [Gaussian.unchecked(q.mean, np.diag(q.scale)), *members])
-    near = _distance(rng, evaluator, best) < _NEAR_ENOUGH
-    return Start(best, left_out=_left_out((inner + inner.T) / 2) if near else np.inf)
-
-
-def _distance(rng: np.random.Generator, evaluator: Evaluator, q: Gaussian) -> float:
-    """Nats to the target at the most, if that is about as even as q: half the Fisher divergence (log-Sobolev)."""
-    noise = rng.standard_normal((_DRAWS, q.dim))
-    scores = np.asarray(evaluator.value_and_score(q.push(noise))[1], np.float64)
-    return float(np.mean(np.sum((scores @ q.chol + noise) ** 2, axis=1)) / 2)
-
-
-def _left_out(precision: np.ndarray) -> float:
-    """Nats of a precision matrix that the scales, and as many directions as a low-rank fit begins with, do not have."""
-    root = np.sqrt(np.maximum(np.diagonal(precision), _LEAST_PRECISION))
-    values = np.linalg.eigvalsh(precision / root / root[:, None])
-    gains = np.sort(worth(1 / np.maximum(values, _LEAST_PRECISION)))
-    return float(gains[: -min(FIRST_COLUMNS, gains.size // 2)].sum())
+    """The member with the highest bound; the first, if that one may be much worse. All see the same noise."""
+    noise = rng.standard_normal((DRAWS, members[0].dim))
+    values = [evaluator.value(q.push(noise)) - q.log_prob_of_noise(noise) for q in members]
+    return members[find_best(np.array(values, np.float64))]
 
 
 def _directions(rng: np.random.Generator, evaluator: Evaluator, q: LowRankGaussian) -> tuple[np.ndarray, np.ndarray]:
@@ -300,7 +277,7 @@ def _directions(rng: np.random.Generator, evaluator: Evaluator, q: LowRankGaussi
         return empty
     inner = vectors.T @ images
     precision, turn = np.linalg.eigh((inner + inner.T) / 2)
-    gains = np.where(precision > _LEAST_PRECISION, worth(1 / np.maximum(precision, _LEAST_PRECISION)), 0)
+    gains = np.where(precision > LEAST_PRECISION, worth(1 / np.maximum(precision, LEAST_PRECISION)), 0)
     best = np.argsort(-gains)[:_MOST_COLUMNS]
     best = best[gains[best] > _WORTH]
     return vectors @ turn[:, best], 1 / precision[best]

@@ -90,17 +90,19 @@ def _sums_by_split(
     held = isinstance(z, np.ndarray)
     centre = np.mean(z, axis=0, dtype=np.float64) if held else np.asarray(z.q.mean, np.float64)
     for here, block in [(slice(0, len(z)), z)] if held else z.blocks():
-        centred = block - centre
-        plain += np.sum(centred, axis=0)
-        squares += np.sum(centred**2, axis=0)
         edges = [here.start, *range((here.start // split + 1) * split, min(here.stop, size), split), here.stop]
         if here.start < size < here.stop:
             edges.insert(-1, size)
         for low, high in itertools.pairwise(edges):
-            i, part, w = min(low // split, SPLITS), centred[low - here.start : high - here.start], weights[low:high]
-            sums[0][i] += np.sum(w)
-            sums[1][i] += w @ part
-            sums[2][i] += w @ part**2
+            i, part = min(low // split, SPLITS), block[low - here.start : high - here.start] - centre
+            both = np.stack([np.ones(high - low), weights[low:high]])
+            firsts = both @ part
+            np.square(part, out=part)  # small enough to stay where the processor has it
+            seconds = both @ part
+            plain, squares = plain + firsts[0], squares + seconds[0]
+            sums[0][i] += np.sum(weights[low:high])
+            sums[1][i] += firsts[1]
+            sums[2][i] += seconds[1]
     return plain, squares, *sums
 
 
