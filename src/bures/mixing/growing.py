@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bures.family.gaussian import Gaussian
-from bures.mixing.moving import Moved
+from bures.mixing.moving import TAIL_SIZE, Moved
 
 _LOCAL = 4  # draws of the residual around which a component is tried
 _COPIED = 4  # components, the largest, of which wider and narrower copies are tried
@@ -25,7 +25,7 @@ class Growth(NamedTuple):
 
 def grow(rng: np.random.Generator, now: Moved, places: Sequence[Gaussian], least_gain: float) -> Growth | None:
     """The mixture with the component that helps most."""
-    before = now.deficits()
+    before = now.deficits(TAIL_SIZE)
     best, best_gain = None, -math.inf
     for mean, covariance in (*_candidates(rng, now), *((q.mean, q.chol @ q.chol.T) for q in places)):
         chol = _factor(covariance)
@@ -45,7 +45,7 @@ def grow(rng: np.random.Generator, now: Moved, places: Sequence[Gaussian], least
 
 def _gain(before: np.ndarray, after: Moved) -> tuple[float, float]:
     """How much smaller the deficit is, compared draw by draw, and its standard error."""
-    change = before - after.deficits()
+    change = before - after.deficits(TAIL_SIZE)
     return float(np.mean(change)), float(np.std(change) / math.sqrt(change.size))
 
 
