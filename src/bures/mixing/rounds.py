@@ -11,7 +11,7 @@ from bures.family.mixture import GaussianMixture
 from bures.mixing import bound
 from bures.mixing.elbo import joined
 from bures.mixing.further import FAR, FurtherRun, further_evaluations, has_elbo
-from bures.mixing.growing import grow
+from bures.mixing.growing import grow, is_far
 from bures.mixing.moving import TAIL_SIZE, Moved, with_tails
 from bures.mixing.pause import Mixing, Pause, Round, ness_of
 from bures.mixing.pool import Pool, draw_batch
@@ -204,7 +204,7 @@ class _Run:
 
     def sought(self, now: Moved) -> tuple[Place, ...]:
         """Places of mass that draws have not seen well, other than those just drawn from."""
-        if not self.has_room(now) or self.is_enough():
+        if not self.has_room(now) or is_far(now) or self.is_enough():
             return ()
         before, budget = self.evaluator.count, Budget(self.evaluator, int(_SOUGHT * self.left))
         places = seek(self.rng, now, budget, self.in_doubt(), _PROMISE * self.least_gain(now))
