@@ -31,7 +31,7 @@ _JUDGED = 2000  # latest fresh draws by which that is seen
 _CHECKED, _DOUBTED, _CONFIRMED = 2500, 5000, 1.2
 _DOUBTFUL_SHARE = 0.05  # of the draws, for each component that does not surely help
 _SOUGHT, _PROMISE = 0.05, 0.5  # of what is left, for climbs to missed mass; and of the least gain, that is worth draws
-_SOUGHT_EVERY = 3  # rounds; and at each check
+_SOUGHT_EVERY, _SOUGHT_DRAWS = 3, 2  # rounds, and at each check; at most so many times the draws of the round
 _MISSED, _MISSED_SHARE = 0.01, 0.2  # deficit at places just found, alone and of all, with which a fit is not at its end
 _PATIENCE, _PATIENT_SHARE = 3000, 0.4  # draws without a new component after which none is expected, and of all draws
 _WORTHWHILE, _LEAST_PATIENCE = 0.07, 0.5  # deficit that is worth all of that, and how much of it any is worth
@@ -208,8 +208,11 @@ class _Run:
         due = self.checking or len(self.rounds) % _SOUGHT_EVERY == 0
         if not due or not self.has_room(now) or is_far(now) or self.is_enough():
             return ()
-        before, budget = self.evaluator.count, Budget(self.evaluator, int(_SOUGHT * self.left))
-        places = seek(self.rng, now, budget, self.in_doubt(), _PROMISE * self.least_gain(now))
+        before, most = self.evaluator.count, min(_SOUGHT * self.left, _SOUGHT_DRAWS * self.rounds[-1].draws)
+        budget = Budget(self.evaluator, int(most))
+        # Beside the tails that it would have: what they see is not missed.
+        tailed = Moved(with_tails(now.q, self.pool, 0.0, TAIL_SIZE), self.pool)
+        places = seek(self.rng, tailed, budget, self.in_doubt(), _PROMISE * self.least_gain(now))
         self.left -= self.evaluator.count - before
         return places
 
