@@ -208,10 +208,12 @@ class _Run:
         due = self.checking or len(self.rounds) % _SOUGHT_EVERY == 0
         if not due or not self.has_room(now) or is_far(now) or self.is_enough():
             return ()
-        before, most = self.evaluator.count, min(_SOUGHT * self.left, _SOUGHT_DRAWS * self.rounds[-1].draws)
-        budget = Budget(self.evaluator, int(most))
         # Beside the tails that it would have: what they see is not missed.
         tailed = Moved(with_tails(now.q, self.pool, 0.0, TAIL_SIZE), self.pool)
+        if np.mean(tailed.deficits()) < _ENOUGH:
+            return ()
+        before, most = self.evaluator.count, min(_SOUGHT * self.left, _SOUGHT_DRAWS * self.rounds[-1].draws)
+        budget = Budget(self.evaluator, int(most))
         places = seek(self.rng, tailed, budget, self.in_doubt(), _PROMISE * self.least_gain(now))
         self.left -= self.evaluator.count - before
         return places
