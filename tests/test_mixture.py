@@ -10,10 +10,13 @@ import bures
 from bures.arrays import to_host
 from bures.engine import Evaluator
 from bures.family import GaussianMixture
+from bures.mixing import rounds
 from bures.mixing.moving import Moved
 from bures.mixing.pause import Round
 from bures.mixing.pool import Batch, Pool, draw_batch
 from bures.mixing.rounds import is_level
+from bures.mixing.seeking import seek
+from bures.search import Budget
 
 MEANS = np.array([[-1.0, 0.5], [1.5, -0.5], [0.0, 2.0]])
 CHOLS = np.array([[[1.0, 0.0], [0.3, 0.7]], [[0.5, 0.0], [-0.2, 0.9]], [[1.2, 0.0], [0.0, 0.4]]])
@@ -230,6 +233,54 @@ def test_a_step_on_the_pool_lowers_the_deficit_and_an_exact_mixture_stays():
     assert begun.stepped().stepped().deficits().mean() < 0.5 * begun.deficits().mean()
     stayed = Moved(to_host(exact), pool).stepped().q
     np.testing.assert_allclose(stayed.means, exact.means, atol=1e-6)
+
+
+# ---- Seeking what draws have missed
+
+
+def test_climbs_find_the_ends_that_draws_miss():
+    dim, b = 8, 0.03
+    target = bures.models.banana(b, dim)
+    rng, evaluator, pool = np.random.default_rng(0), Evaluator(target), Pool(10_000)
+    middle = along_banana(np.arange(-14.0, 15.0, 4.0), b, dim)
+    pool.add(draw_batch(rng, middle, evaluator, 3000))
+    now, budget = Moved(middle, pool), Budget(evaluator, 2000)
+    found = []
+    for _ in range(3):
+        found += [place.gaussian for place in seek(rng, now, budget, found, 0.01)]
+    ends = np.array([each.mean for each in found])
+    assert sorted(np.sign(ends[:, 0])) == [-1, 1]  # each once: what is known is not found again
+    assert np.all((np.abs(ends[:, 0]) > 15) & (np.abs(ends[:, 0]) < 30))
+    assert np.all(np.abs(ends[:, 1] + b * (ends[:, 0] ** 2 - 100)) < 1.5)
+    assert evaluator.count <= 3000 + 2000
+
+
+def test_nothing_is_sought_where_the_mixture_is_exact():
+    evaluator, pool, rng = Evaluator(two_modes(apart=4.0)), Pool(10_000), np.random.default_rng(0)
+    exact = GaussianMixture.of_gaussians(
+        [(np.zeros(2), np.eye(2)), (np.full(2, 4 / np.sqrt(2)), np.eye(2))], np.array([0.3, 0.7])
+    )
+    pool.add(draw_batch(rng, exact, evaluator, 2000))
+    assert seek(rng, Moved(exact, pool), Budget(evaluator, 2000), (), 1e-4) == ()
+    assert evaluator.count == 2000
+
+
+def test_most_draws_stay_those_of_the_mixture_whatever_is_in_doubt():
+    far = [bures.Gaussian(np.full(2, place), 1e-3 * np.eye(2)) for place in (1e3, 2e3, 3e3)]
+    q = rounds._with_doubts(to_host(plane_mixture()), far)
+    np.testing.assert_allclose(q.shares[:3].sum(), 0.85)
+    np.testing.assert_allclose(q.shares[3:], 0.05)
+
+
+def along_banana(places, b, dim):
+    """Gaussians along its middle, five wide."""
+    means, chols = np.zeros((len(places), dim)), []
+    for mean, place in zip(means, places, strict=True):
+        mean[:2] = place, -b * (place**2 - 100)
+        along = 5 * np.array([1.0, -2 * b * place, *np.zeros(dim - 2)])
+        chols.append(np.linalg.cholesky(np.outer(along, along) + np.diag([0.01, *np.ones(dim - 1)])))
+    shares = np.exp(-(places**2) / 200)
+    return GaussianMixture.of_gaussians(list(zip(means, chols, strict=True)), shares / shares.sum())
 
 
 # ---- Fits that find their components

@@ -172,7 +172,7 @@ def _fit_mixture(
     callback: Callback | None,
     limits: Limits,
 ) -> Fit:
-    """A mixture from nothing: a search for modes, a few steps of a Gaussian, and rounds that add components."""
+    """A mixture from nothing: a search for modes, and rounds that add components."""
     if is_traced(key, target):
         raise fail("num_steps", "given under jit or vmap", None, "Pass num_steps=1000, say, and init=.")
     evaluator = limits.watch(evaluator_of(target, True))

@@ -16,13 +16,13 @@ from bures.draws import host_generator
 from bures.engine import Evaluator
 from bures.family import Gaussian, GaussianMixture, Mixture
 from bures.family.approximation import in_double
-from bures.fitting.defaults import FULL_RANK_DIM, default_estimator, default_objective
+from bures.fitting.defaults import FULL_RANK_DIM, default_estimator
 from bures.fitting.limits import Limits
 from bures.fitting.milestones import is_milestone
 from bures.fitting.progress import progress_bar
 from bures.fitting.result import Callback, Fit, Record
 from bures.geometry import Whitened
-from bures.loop import LoopState, Method, Methods, Trace, advance_on_host, init as init_state
+from bures.loop import LoopState, Method, Trace, init as init_state
 from bures.mixing import Mixing, Pause, Round, first_pause, fit_mixture
 from bures.mixing.rounds import evaluations_for
 from bures.modes import find_modes
@@ -34,7 +34,6 @@ from bures.target import Target
 from bures.threads import one_blas_thread
 
 _ROUNDS, _SEARCHED = 2**35, 2**35 + 1  # with the key, for the rounds and the search: no step has these numbers
-_GAUSSIAN_STEPS, _GAUSSIAN_GAP = 12, 0.5  # before the first round, and nats from its optimum that are near enough
 _LEAST_SHARE = 1e-4  # of a mode that is worth a component to begin with
 _SEARCHED_SHARE = 0.4  # of the evaluations, for further modes where there are several
 
@@ -54,14 +53,10 @@ def begin_mixture(
     evaluations: int,
     most: int | None = None,
 ) -> tuple[GaussianMixture, tuple[Mode, ...]]:
-    """The mixture of all modes, or of so many, where there are several, else a Gaussian that has taken a few steps."""
+    """The mixture of all modes, or of so many, where there are several, else the Gaussian of the start."""
     if len(heavy_modes(start.modes)) > 1:
         return mixture_of_modes(key, evaluator, start.modes, evaluations, most)
-    objective = default_objective(target)
-    method = Method(objective, default_estimator(target, objective, start.variance), Whitened())
-    loop = LoopState.start(init_state(target, init=to_host(start.approximation), **method.parts()))
-    loop, _ = advance_on_host(key, loop, evaluator, Methods(method, method), _GAUSSIAN_STEPS, _GAUSSIAN_GAP)
-    return Mixture().of(in_double(loop.best if loop.failed else loop.state.approximation)), start.modes
+    return Mixture().of(in_double(start.approximation)), start.modes
 
 
 def mixture_of_modes(

@@ -7,12 +7,14 @@ from typing import NamedTuple
 import numpy as np
 
 from bures.family.gaussian import Gaussian
-from bures.mixing.moving import Moved
+from bures.mixing import bound
+from bures.mixing.moving import TAIL_SIZE, Moved
 
 _LOCAL = 4  # draws of the residual around which a component is tried
 _COPIED = 4  # components, the largest, of which wider and narrower copies are tried
 _WIDTHS = (2.0, 1.3, 0.7)  # of the copies, in standard deviations
 _ERRORS = 2.0  # standard errors by which a component must help
+_FAR = 1.0  # deficit above which there is enough to gain near by
 _STEPS = 4  # with a new component before it is judged
 
 
@@ -25,27 +27,33 @@ class Growth(NamedTuple):
 
 def grow(rng: np.random.Generator, now: Moved, places: Sequence[Gaussian], least_gain: float) -> Growth | None:
     """The mixture with the component that helps most."""
-    before = now.deficits()
+    size = bound.K if is_far(now) else TAIL_SIZE
+    before = now.deficits(size)
     best, best_gain = None, -math.inf
     for mean, covariance in (*_candidates(rng, now), *((q.mean, q.chol @ q.chol.T) for q in places)):
         chol = _factor(covariance)
         if chol is None:
             continue
         tried = now.with_component(mean, chol)
-        gain, error = _gain(before, tried)
+        gain, error = _gain(before, tried, size)
         if gain - error > best_gain:
             best, best_gain = tried, gain - error
     if best is None:
         return None
     for _ in range(_STEPS):
         best = best.stepped()
-    gain, error = _gain(before, best)
+    gain, error = _gain(before, best, size)
     return Growth(best, gain > max(_ERRORS * error, least_gain))
 
 
-def _gain(before: np.ndarray, after: Moved) -> tuple[float, float]:
+def is_far(now: Moved) -> bool:
+    """Whether so much is missed that few draws say most of it: to look far out would be to look at noise."""
+    return float(np.mean(now.deficits())) > _FAR
+
+
+def _gain(before: np.ndarray, after: Moved, size: float) -> tuple[float, float]:
     """How much smaller the deficit is, compared draw by draw, and its standard error."""
-    change = before - after.deficits()
+    change = before - after.deficits(size)
     return float(np.mean(change)), float(np.std(change) / math.sqrt(change.size))
 
 

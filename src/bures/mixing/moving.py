@@ -13,6 +13,7 @@ from bures.family.mixture import GaussianMixture
 from bures.mixing import bound
 from bures.mixing.pool import Pool
 
+TAIL_SIZE = 3 * bound.K  # of the tuples by which tails and new components are chosen: larger ones see more of the tails
 _GAIN, _TRUST_RADIUS = 0.5, 1.0  # of a step, and the longest one of a mean in standard deviations
 _MOST_WIDER = 0.5  # of a variance, in a step
 _LEAST_DRAWS = 10  # effective, and 1.5 for each dimension: with fewer a component stays where it is

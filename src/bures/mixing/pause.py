@@ -21,7 +21,7 @@ class Pause(NamedTuple):
     """A fit between two rounds: all that the next one depends on, so that it goes on as if there had been no pause."""
 
     q: GaussianMixture
-    doubtful: GaussianMixture | None  # with a component that did not surely help
+    doubtful: GaussianMixture | None  # q and components that may help, to draw from
     kept: tuple[GaussianMixture, ...]  # the last ones
     places: tuple[Gaussian, ...]  # that may be worth a component
     batches: tuple[Batch, ...]  # of the pool

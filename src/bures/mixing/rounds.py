@@ -6,15 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from bures.arrays import log_sum_exp
 from bures.family.gaussian import Gaussian
 from bures.family.mixture import GaussianMixture
 from bures.mixing import bound
+from bures.mixing.elbo import joined
 from bures.mixing.further import FAR, FurtherRun, further_evaluations, has_elbo
-from bures.mixing.growing import grow
-from bures.mixing.moving import Moved, with_tails
+from bures.mixing.growing import grow, is_far
+from bures.mixing.moving import TAIL_SIZE, Moved, with_tails
 from bures.mixing.pause import Mixing, Pause, Round, ness_of
 from bures.mixing.pool import Pool, draw_batch
+from bures.mixing.seeking import Place, seek
+from bures.search import Budget
 
 _DRAWS, _DRAWS_PER_DIMENSION, _DRAWN_SHARE = 300, 10, 0.1  # of a round: at the least, and of those in the pool
 _POOL = 10_000  # draws that are kept
@@ -27,7 +29,10 @@ _ENOUGH = 0.015  # deficit of fresh draws at which there is nothing left to gain
 _JUDGED = 2000  # latest fresh draws by which that is seen
 # Fresh draws, fewer where there is little to gain, that must see no more than so many times the deficit of the pool.
 _CHECKED, _DOUBTED, _CONFIRMED = 2500, 5000, 1.2
-_DOUBTFUL_SHARE = 0.05  # of the draws, for a component that does not surely help
+_DOUBTFUL_SHARE = 0.05  # of the draws, for each component that does not surely help
+_SOUGHT, _PROMISE = 0.05, 0.5  # of what is left, for climbs to missed mass; and of the least gain, that is worth draws
+_SOUGHT_EVERY, _SOUGHT_DRAWS = 3, 2  # rounds, and at each check; at most so many times the draws of the round
+_MISSED, _MISSED_SHARE = 0.01, 0.2  # deficit at places just found, alone and of all, with which a fit is not at its end
 _PATIENCE, _PATIENT_SHARE = 3000, 0.4  # draws without a new component after which none is expected, and of all draws
 _WORTHWHILE, _LEAST_PATIENCE = 0.07, 0.5  # deficit that is worth all of that, and how much of it any is worth
 _LEVEL, _LEVEL_ROUNDS = 0.2, 4  # of the deficit, and rounds in a quarter of the draws: to see that it gained no more
@@ -36,7 +41,6 @@ _LEAST_EVALUATIONS, _EVALUATIONS_PER_DIMENSION, _MOST_EVALUATIONS = 20_000, 5_00
 _LEAST_TAIL, _DOUBTFUL_DEFICIT = 0.03, 0.03  # of a mixture with a larger deficit than that
 _TAIL_DIM, _LARGE_DEFICIT = 10, 0.1  # up to which dimension, and beyond it
 _TAIL_GAIN = 0.003  # of the deficit, from which a tail is worth what it costs of the ELBO
-_TAIL_SIZE = 3 * bound.K  # of the tuples by which tails are chosen: larger ones see more of the tails
 
 
 def evaluations_for(dim: int) -> int:
@@ -100,6 +104,12 @@ def is_level(rounds: Sequence[Round]) -> bool:
     return float(before.mean() - last.mean()) + 2 * error < _LEVEL * float(last.mean())
 
 
+def _with_doubts(q: GaussianMixture, doubts: Sequence[Gaussian]) -> GaussianMixture:
+    """The mixture and components in doubt, each with draws enough to say whether it helps."""
+    means, chols = (np.stack(parts) for parts in zip(*((each.mean, each.chol) for each in doubts), strict=True))
+    return joined(q, means, chols, _DOUBTFUL_SHARE * (q.num_components + len(doubts)))
+
+
 class _Run:
     """One fit: its pool, its present mixture and the rounds so far."""
 
@@ -158,13 +168,12 @@ class _Run:
         return self.settled or self.left <= 0
 
     def proposal(self) -> GaussianMixture:
-        """What to draw from: with the component that did not help surely, so that its place is looked at again."""
-        if self.doubtful is None or self.checking:
-            return self.q
-        q = self.doubtful
-        log_shares = np.append(q.log_shares[:-1], np.maximum(q.log_shares[-1], math.log(_DOUBTFUL_SHARE)))
-        log_shares = log_shares - log_sum_exp(log_shares, axis=0)
-        return GaussianMixture.unchecked(log_shares, q.means, q.chols, q.tail)
+        """What to draw from: with components that do not help surely, so that their places are looked at again."""
+        return self.q if self.doubtful is None or self.checking else self.doubtful
+
+    def in_doubt(self) -> tuple[Gaussian, ...]:
+        """The components that only the proposal has."""
+        return () if self.doubtful is None else self.doubtful.components[self.q.num_components :]
 
     def round(self) -> Round:
         """Draw, look at the draws, move and grow."""
@@ -180,26 +189,51 @@ class _Run:
         now = Moved(self.q, self.pool)
         for _ in range(_STEPS):
             now = now.stepped()
-        self.doubtful = None
-        helps = False
-        if now.q.num_components < self.max_components:
-            growth = grow(self.rng, now, self.places, self.least_gain(now))
-            helps = growth is not None and growth.helps
-            if growth is not None:
-                now, self.doubtful = (growth.tried, None) if helps else (now, growth.tried.q)
-        self.idle = 0 if helps else self.idle + n
+        now, helps, doubts = self.grown(now)
         large = now.q.log_shares > math.log(_SMALLEST_SHARE)
-        self.q = now.q if np.all(large) else now.without(large).q
+        now = now if np.all(large) else now.without(large)
+        places = () if helps else self.sought(now)
+        doubts = [*doubts, *(place.gaussian for place in places)]
+        missed = sum(place.deficit for place in places) > max(_MISSED, _MISSED_SHARE * seen.deficit)
+        self.idle = 0 if helps else self.idle + n
+        self.q, self.doubtful = now.q, _with_doubts(now.q, doubts) if doubts else None
         self.kept = (*self.kept[-3:], self.q)
         self.drawn += n
         if self.checking:
-            self.settled = not helps and seen.deficit < _CONFIRMED * self.expected + _ENOUGH
+            self.settled = not helps and not missed and seen.deficit < _CONFIRMED * self.expected + _ENOUGH
             self.checking, self.idle = False, 0
-        elif self.is_enough() or self.idle >= self.patience():
+        elif not missed and (self.is_enough() or self.idle >= self.patience()):
             self.checking, self.expected = True, self.deficit(self.q)
         if self.left <= 0 and not self.settled:
             self.settled = is_level(self.rounds) or self.deficit(self.best()) < _ENOUGH
         return seen
+
+    def grown(self, now: Moved) -> tuple[Moved, bool, list[Gaussian]]:
+        """With the component that helps most, whether that helps surely, and if not, the component in doubt."""
+        if not self.has_room(now):
+            return now, False, []
+        growth = grow(self.rng, now, (*self.places, *self.in_doubt()), self.least_gain(now))
+        if growth is None:
+            return now, False, []
+        return (growth.tried, True, []) if growth.helps else (now, False, [growth.tried.q.components[-1]])
+
+    def has_room(self, now: Moved) -> bool:
+        return now.q.num_components < self.max_components
+
+    def sought(self, now: Moved) -> tuple[Place, ...]:
+        """Places of mass that draws have not seen well, other than those just drawn from."""
+        due = self.checking or len(self.rounds) % _SOUGHT_EVERY == 0
+        if not due or not self.has_room(now) or is_far(now) or self.is_enough():
+            return ()
+        # Beside the tails that it would have: what they see is not missed.
+        tailed = Moved(with_tails(now.q, self.pool, 0.0, TAIL_SIZE), self.pool)
+        if np.mean(tailed.deficits()) < _ENOUGH:
+            return ()
+        before, most = self.evaluator.count, min(_SOUGHT * self.left, _SOUGHT_DRAWS * self.rounds[-1].draws)
+        budget = Budget(self.evaluator, int(most))
+        places = seek(self.rng, tailed, budget, self.in_doubt(), _PROMISE * self.least_gain(now))
+        self.left -= self.evaluator.count - before
+        return places
 
     def patience(self) -> float:
         """Draws without a new component after which none is expected: the fewer, the less there is to gain."""
@@ -212,7 +246,7 @@ class _Run:
         drawn = np.exp(log_q - batch.proposal.log_density(batch.z))
         w = bound.weights(batch.log_p, log_q, self.pool.log_evidence)
         value = self.pool.log_evidence + float(np.average(bound.of_tuples(w), weights=drawn))
-        deficit = float(np.mean(bound.deficits(w, drawn, _TAIL_SIZE)))
+        deficit = float(np.mean(bound.deficits(w, drawn, TAIL_SIZE)))
         return Round(value, ness_of(w, drawn), deficit, len(batch.z), float(self.q.min_eigenvalue()))
 
     def least_gain(self, now: Moved) -> float:
@@ -242,9 +276,9 @@ class _Run:
         # That a pool has seen nothing beyond the components is no proof that there is nothing, where they fit badly.
         # In more dimensions a tail is further from its Gaussian, and costs more of the ELBO.
         doubtful = deficit > (_DOUBTFUL_DEFICIT if q.dim <= _TAIL_DIM else _LARGE_DEFICIT)
-        with_tail = with_tails(q, self.pool, _LEAST_TAIL if doubtful else 0.0, _TAIL_SIZE)
+        with_tail = with_tails(q, self.pool, _LEAST_TAIL if doubtful else 0.0, TAIL_SIZE)
         return with_tail if doubtful or deficit - self.deficit(with_tail) > _TAIL_GAIN else q
 
     def deficit(self, q: GaussianMixture) -> float:
         """Of a mixture, by all of the pool."""
-        return float(np.mean(Moved(q, self.pool).deficits(_TAIL_SIZE)))
+        return float(np.mean(Moved(q, self.pool).deficits(TAIL_SIZE)))
