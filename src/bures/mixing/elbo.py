@@ -8,6 +8,7 @@ variation along a component the mean of its log weights.
 import numpy as np
 
 from bures.arrays import log_sum_exp
+from bures.family.gaussian import Gaussian
 from bures.family.mixture import GaussianMixture
 from bures.mixing import densities
 from bures.mixing.moving import entropy_scores, moved_component
@@ -18,6 +19,7 @@ _LEAST = -1e4  # log weight that a draw may have
 _SPREAD = 0.5  # share of the draws that all components have alike
 _NEW_SHARE = 0.25  # of an even share, of a new component
 _MISSED = 0.5  # nats above the mean log weight, from which a draw is a place for a new component
+_REACH = 1.5  # standard deviations from the mean of the component that a new one begins in
 _TOP = 0.999  # quantile of the log weights above which all count alike
 
 
@@ -113,7 +115,14 @@ class OnPool:
         if not chosen.size:
             return q
         within = np.argmax(self.own[:, chosen] * q.shares[:, None], axis=0)
-        return joined(q, self.pool.z[chosen], q.chols[within], _NEW_SHARE)
+        means = np.stack([_near(q.component(c), self.pool.z[i]) for i, c in zip(chosen, within, strict=True)])
+        return joined(q, means, q.chols[within], _NEW_SHARE)
+
+
+def _near(component: Gaussian, z: np.ndarray) -> np.ndarray:
+    """A point on the way from the mean to z: all draws are far from it in many dimensions, and few directions matter."""
+    u = component.whiten(z)
+    return component.push(u * min(1.0, _REACH / float(np.linalg.norm(u))))
 
 
 def joined(q: GaussianMixture, means: np.ndarray, chols: np.ndarray, share: float) -> GaussianMixture:

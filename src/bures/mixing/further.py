@@ -17,15 +17,15 @@ from bures.search import Budget, Summit, climb
 FAR = (
     1.5  # deficit of fresh draws from which weights degenerate: an nESS of at most 40%, and less where it is led by few
 )
-_EVALUATIONS, _SLOW_DIM = 14_000_000, 30  # over the dimension, and less beyond so many: there d × d work is most of it
+_EVALUATIONS, _SLOW_DIM = 13_000_000, 30  # over the dimension, and less beyond so many: there d × d work is most of it
 _WORTHWHILE = 3  # times the evaluations spent before: where fewer could follow, none do
-_LEAST_DRAWS, _DRAWS_PER_DIMENSION = 1000, 3  # of a round; those for each component
-_ROUNDS_KEPT = 8  # in the pool
+_LEAST_DRAWS, _DRAWS_PER_DIMENSION = 1000, 2  # of a round; those for each component
+_ROUNDS_KEPT = 12  # in the pool
 _MOST_COMPONENTS = 200
 _GROWN_EVERY, _GROWN_BY = 4, 0.125  # rounds; of the components
 _GROWN_SHARE = 0.65  # of the evaluations, after which there are no new components
 _SMALLEST = 3e-3  # of an even share, that a component must have
-_LEAST_ROUNDS, _LEAST_RISE, _LEAST_POLISH = 40, 0.03, 0.01  # nats in the last half of the rounds, against the first
+_JUDGED_ROUNDS, _LEAST_RISE, _LEAST_POLISH = 40, 0.03, 0.01  # the last ones; nats in half of them, against those before
 _SEARCHED, _CLIMBS, _CLIMB_ROUNDS, _IN_VAIN = 0.05, 12, 40, 48  # share of the evaluations; climbs at once, and in vain
 _WIDTHS = (1.0, 3.0, 10.0)  # of the points that they begin at
 _OF_IMAGE = 100  # evaluations
@@ -125,9 +125,9 @@ class FurtherRun:
         return late or self.q.num_components >= self.most or self.rise(self.begun.by_elbo) < _LEAST_RISE
 
     def rise(self, first: int) -> float:
-        """How much more the ELBO is in the last half of the rounds from some on than in the first."""
-        seen = self.rounds[first:]
-        if len(seen) < _LEAST_ROUNDS:
+        """How much more the ELBO is in the second half of the last rounds than in the first; none is before `first`."""
+        seen = self.rounds[first:][-_JUDGED_ROUNDS:]
+        if len(seen) < _JUDGED_ROUNDS:
             return math.inf
         half = len(seen) // 2
         return _mean_bound(seen[half:]) - _mean_bound(seen[:half])
