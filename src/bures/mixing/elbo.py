@@ -120,7 +120,7 @@ class OnPool:
 
 
 def _near(component: Gaussian, z: np.ndarray) -> np.ndarray:
-    """A point on the way from the mean to z: all draws are far from it in many dimensions, and few directions matter."""
+    """A point on the way from the mean to z: in many dimensions all draws are far from the mean."""
     u = component.whiten(z)
     return component.push(u * min(1.0, _REACH / float(np.linalg.norm(u))))
 
