@@ -97,7 +97,11 @@ class GaussianMixture(AbstractApproximation):
     @property
     def components(self) -> tuple[Gaussian, ...]:
         """The Gaussians, without their tails."""
-        return tuple(Gaussian.unchecked(self.means[c], self.chols[c]) for c in range(self.num_components))
+        return tuple(self.component(c) for c in range(self.num_components))
+
+    def component(self, c: int) -> Gaussian:
+        """One of the Gaussians, without its tail."""
+        return Gaussian.unchecked(self.means[c], self.chols[c])
 
     @property
     def shares(self) -> Float[AnyArray, " components"]:
@@ -192,17 +196,19 @@ class GaussianMixture(AbstractApproximation):
         return (noise**2).sum(axis=-1)
 
     def _log_component(self, c: int, squares: Float[AnyArray, " n"]) -> Float[AnyArray, " n"]:
-        gaussian, student = self.log_parts(c, squares)
         if on_host(self.tail) and self.tail[c] == 0:
-            return gaussian
+            return self._log_gaussian(c, squares)
+        gaussian, student = self.log_parts(c, squares)
         xp = namespace(squares)
         return xp.logaddexp(xp.log1p(-self.tail[c]) + gaussian, xp.log(self.tail[c]) + student)
 
     def log_parts(self, c: int, squares: Float[AnyArray, " n"]) -> tuple[Float[AnyArray, " n"], Float[AnyArray, " n"]]:
         """The log densities of a component's Gaussian and of its tail, by the squared whitened distance."""
-        log_det = self.components[c].log_det_root()
-        gaussian = -squares / 2 - self.dim * LOG_2PI / 2
-        return gaussian - log_det, moves.log_student(squares, self.dim, FREEDOM) - log_det
+        student = moves.log_student(squares, self.dim, FREEDOM) - self.component(c).log_det_root()
+        return self._log_gaussian(c, squares), student
+
+    def _log_gaussian(self, c: int, squares: Float[AnyArray, " n"]) -> Float[AnyArray, " n"]:
+        return -squares / 2 - self.dim * LOG_2PI / 2 - self.component(c).log_det_root()
 
     def log_density(self, z: Float[AnyArray, "*n dim"]) -> Float[AnyArray, "*n"]:
         flat = z.reshape(-1, self.dim)

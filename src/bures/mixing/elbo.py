@@ -8,15 +8,18 @@ variation along a component the mean of its log weights.
 import numpy as np
 
 from bures.arrays import log_sum_exp
+from bures.family.gaussian import Gaussian
 from bures.family.mixture import GaussianMixture
+from bures.mixing import densities
 from bures.mixing.moving import entropy_scores, moved_component
-from bures.mixing.pool import Pool
+from bures.mixing.pool import Batch, Pool
 
 _MIRROR_STEPS, _MIRROR_GAIN, _LARGEST_CHANGE, _SMALLEST = 2, 0.7, 1.0, -12.0  # of log shares
 _LEAST = -1e4  # log weight that a draw may have
 _SPREAD = 0.5  # share of the draws that all components have alike
 _NEW_SHARE = 0.25  # of an even share, of a new component
 _MISSED = 0.5  # nats above the mean log weight, from which a draw is a place for a new component
+_REACH = 1.5  # standard deviations from the mean of the component that a new one begins in
 _TOP = 0.999  # quantile of the log weights above which all count alike
 
 
@@ -26,15 +29,40 @@ def spread_proposal(q: GaussianMixture) -> GaussianMixture:
     return GaussianMixture.unchecked(np.log(shares), q.means, q.chols, np.zeros_like(q.tail))
 
 
+class ManyPool(Pool):
+    """A pool of draws of mixtures of many components."""
+
+    def log_density(self, proposal: GaussianMixture, z: np.ndarray) -> np.ndarray:
+        return densities.log_density(densities.log_components(proposal, z), proposal.log_shares)
+
+    def add_known(self, batch: Batch, log_components: list[np.ndarray]) -> None:
+        """A batch more, whose components' log densities at each batch, its own the last, are known."""
+        self.add(batch, [densities.log_density(each, batch.proposal.log_shares) for each in log_components])
+
+
 class OnPool:
     """A mixture at the draws of a pool, judged by the ELBO."""
 
-    def __init__(self, q: GaussianMixture, pool: Pool, own: np.ndarray | None = None):
+    def __init__(
+        self,
+        q: GaussianMixture,
+        pool: Pool,
+        log_components: list[np.ndarray] | None = None,
+        own: np.ndarray | None = None,
+    ):
         self.q, self.pool = q, pool
+        # At each batch: what comes out must not depend on which of them were looked at before.
+        self.log_components = log_components or [densities.log_components(q, each.z) for each in pool.batches]
         # Each component's density over that of the pool, (components, n).
-        self.own = _densities(q, pool) if own is None else own
+        self.own = self._own() if own is None else own
         self.drawn = np.maximum(q.shares @ self.own, 1e-300)
         self.log_weights = np.maximum(pool.log_p - pool.log_proposal - np.log(self.drawn), _LEAST)
+
+    def _own(self) -> np.ndarray:
+        found = np.concatenate(self.log_components, axis=1)
+        found -= self.pool.log_proposal.astype(np.float32)  # in place: it is the largest array by far
+        np.minimum(found, 50.0, out=found)
+        return np.exp(found, out=found)
 
     @property
     def elbo(self) -> float:
@@ -51,7 +79,7 @@ class OnPool:
             log_shares = np.maximum(log_shares - log_sum_exp(log_shares, axis=0), _SMALLEST)
             log_shares = log_shares - log_sum_exp(log_shares, axis=0)
             q = GaussianMixture.unchecked(log_shares, self.q.means, self.q.chols, self.q.tail)
-            now = OnPool(q, self.pool, self.own)
+            now = OnPool(q, self.pool, self.log_components, self.own)
         return now
 
     def stepped(self) -> "OnPool":
@@ -75,7 +103,7 @@ class OnPool:
         q = self.q
         log_shares = q.log_shares[kept] - log_sum_exp(q.log_shares[kept], axis=0)
         q = GaussianMixture.unchecked(log_shares, q.means[kept], q.chols[kept], q.tail[kept])
-        return OnPool(q, self.pool, self.own[kept])
+        return OnPool(q, self.pool, [each[kept] for each in self.log_components], self.own[kept])
 
     def grown(self, rng: np.random.Generator, count: int) -> GaussianMixture:
         """The mixture with at most so many components more, at draws of mass that it misses."""
@@ -87,15 +115,14 @@ class OnPool:
         if not chosen.size:
             return q
         within = np.argmax(self.own[:, chosen] * q.shares[:, None], axis=0)
-        return joined(q, self.pool.z[chosen], q.chols[within], _NEW_SHARE)
+        means = np.stack([_near(q.component(c), self.pool.z[i]) for i, c in zip(chosen, within, strict=True)])
+        return joined(q, means, q.chols[within], _NEW_SHARE)
 
 
-def _densities(q: GaussianMixture, pool: Pool) -> np.ndarray:
-    found = np.asarray(q.log_components(pool.z))
-    found -= pool.log_proposal  # in place: it is the largest array by far
-    np.minimum(found, 50.0, out=found)
-    np.exp(found, out=found)
-    return found
+def _near(component: Gaussian, z: np.ndarray) -> np.ndarray:
+    """A point on the way from the mean to z: in many dimensions all draws are far from the mean."""
+    u = component.whiten(z)
+    return component.push(u * min(1.0, _REACH / float(np.linalg.norm(u))))
 
 
 def joined(q: GaussianMixture, means: np.ndarray, chols: np.ndarray, share: float) -> GaussianMixture:

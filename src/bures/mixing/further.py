@@ -7,24 +7,25 @@ import numpy as np
 
 from bures.family.mixture import GaussianMixture
 from bures.images import is_apart, mirror_image
-from bures.mixing.elbo import OnPool, joined, spread_proposal
+from bures.mixing import densities
+from bures.mixing.elbo import ManyPool, OnPool, joined, spread_proposal
 from bures.mixing.pause import Pause, Round, ness_of
-from bures.mixing.pool import Pool, draws_of
+from bures.mixing.pool import Batch, Pool, draws_of
 from bures.modes import distinct, gaussian_of, laplace_mass
 from bures.search import Budget, Summit, climb
 
 FAR = (
     1.5  # deficit of fresh draws from which weights degenerate: an nESS of at most 40%, and less where it is led by few
 )
-_EVALUATIONS, _SLOW_DIM = 14_000_000, 30  # over the dimension, and less beyond so many: there d × d work is most of it
+_EVALUATIONS, _SLOW_DIM = 13_000_000, 30  # over the dimension, and less beyond so many: there d × d work is most of it
 _WORTHWHILE = 3  # times the evaluations spent before: where fewer could follow, none do
-_LEAST_DRAWS, _DRAWS_PER_DIMENSION = 1000, 3  # of a round; those for each component
-_ROUNDS_KEPT = 8  # in the pool
-_MOST_COMPONENTS = 200
+_LEAST_DRAWS, _DRAWS_PER_DIMENSION = 1000, 2  # of a round; those for each component
+_ROUNDS_KEPT = 12  # in the pool
+_MOST_COMPONENTS = 300
 _GROWN_EVERY, _GROWN_BY = 4, 0.125  # rounds; of the components
 _GROWN_SHARE = 0.65  # of the evaluations, after which there are no new components
 _SMALLEST = 3e-3  # of an even share, that a component must have
-_LEAST_ROUNDS, _LEAST_RISE, _LEAST_POLISH = 40, 0.03, 0.01  # nats in the last half of the rounds, against the first
+_JUDGED_ROUNDS, _LEAST_RISE, _LEAST_POLISH = 40, 0.03, 0.01  # the last ones; nats in half of them, against those before
 _SEARCHED, _CLIMBS, _CLIMB_ROUNDS, _IN_VAIN = 0.05, 12, 40, 48  # share of the evaluations; climbs at once, and in vain
 _WIDTHS = (1.0, 3.0, 10.0)  # of the points that they begin at
 _OF_IMAGE = 100  # evaluations
@@ -51,7 +52,9 @@ class FurtherRun:
         rng.bit_generator.state = begun.generator
         self.q, self.rounds, self.left, self.polishing = begun.q, list(begun.rounds), begun.left, begun.polishing
         self.most = begun.max_components or _MOST_COMPONENTS
-        self.pool = Pool(self.capacity, begun.batches)
+        self.pool = ManyPool(self.capacity, begun.batches)
+        # Of the components at each batch of the pool, where they are known.
+        self.log_components: list[np.ndarray] | None = None
         self.settled = False
 
     def pause(self) -> Pause:
@@ -90,15 +93,15 @@ class FurtherRun:
         batch = draws_of(self.rng, spread_proposal(self.q), self.evaluator, n)
         self.left -= n
         self.pool.capacity = self.capacity
-        self.pool.add(batch)
-        self.rounds.append(self.look(batch))
+        new = self.add(batch)
+        self.rounds.append(self.look(batch, new))
         if not math.isfinite(self.pool.log_evidence):
             self.settled = True
             return
-        now = OnPool(self.q, self.pool).stepped()
+        now = OnPool(self.q, self.pool, self.log_components).stepped()
         if (count + 1) % _GROWN_EVERY == 0:  # the newest components have had some rounds to find their shapes
             now = now.without_small(_SMALLEST)
-        self.q = now.q
+        self.q, self.log_components = now.q, None if (count + 1) % _GROWN_EVERY == 0 else now.log_components
         if self.polishing:
             self.settled = self.rise(self.polishing) < _LEAST_POLISH
         elif self.is_grown():
@@ -107,6 +110,14 @@ class FurtherRun:
             room = self.most - self.q.num_components
             self.q = now.grown(self.rng, min(room, math.ceil(_GROWN_BY * self.q.num_components)))
 
+    def add(self, batch: Batch) -> np.ndarray:
+        """A batch more in the pool; the log densities of the components at its draws."""
+        known = self.log_components or [densities.log_components(self.q, each.z) for each in self.pool.batches]
+        new = densities.log_components(self.q, batch.z)
+        self.pool.add_known(batch, [*known, new])
+        self.log_components = [*known, new][-len(self.pool.batches) :]
+        return new
+
     def is_grown(self) -> bool:
         """Whether it is time to add nothing more: there is no room, too little left to spend, or to gain."""
         spent = sum(each.draws for each in self.rounds[self.begun.by_elbo :])
@@ -114,17 +125,17 @@ class FurtherRun:
         return late or self.q.num_components >= self.most or self.rise(self.begun.by_elbo) < _LEAST_RISE
 
     def rise(self, first: int) -> float:
-        """How much more the ELBO is in the last half of the rounds from some on than in the first."""
-        seen = self.rounds[first:]
-        if len(seen) < _LEAST_ROUNDS:
+        """How much more the ELBO is in the second half of the last rounds than in the first; none is before `first`."""
+        seen = self.rounds[first:][-_JUDGED_ROUNDS:]
+        if len(seen) < _JUDGED_ROUNDS:
             return math.inf
         half = len(seen) // 2
         return _mean_bound(seen[half:]) - _mean_bound(seen[:half])
 
-    def look(self, batch: Any) -> Round:
+    def look(self, batch: Batch, log_components: np.ndarray) -> Round:
         """Fresh draws of the proposal, as those of q."""
-        log_q = self.q.log_density(batch.z)
-        drawn = np.exp(log_q - batch.proposal.log_density(batch.z))
+        log_q = densities.log_density(log_components, self.q.log_shares)
+        drawn = np.exp(log_q - densities.log_density(log_components, batch.proposal.log_shares))
         log_weights = batch.log_p - log_q
         elbo = float(np.average(log_weights, weights=drawn))
         w = np.exp(log_weights - np.max(log_weights))

@@ -40,16 +40,23 @@ class Pool:
         self.capacity = capacity
         self.batches = list(batches)
         # The log density of each proposal at the draws of each batch.
-        self._table = [[row.proposal.log_density(each.z) for each in self.batches] for row in self.batches]
+        self._table = [[self.log_density(row.proposal, each.z) for each in self.batches] for row in self.batches]
         if self.batches:
             self._join()
 
-    def add(self, batch: Batch) -> None:
-        """A batch more, and the oldest ones no more where there are too many."""
+    def log_density(self, proposal: GaussianMixture, z: np.ndarray) -> np.ndarray:
+        return proposal.log_density(z)
+
+    def add(self, batch: Batch, seen: list[np.ndarray] | None = None) -> None:
+        """A batch more, and the oldest ones no more where there are too many.
+
+        `seen`: the log density of its proposal at each batch, where that is known.
+        """
         for row, old in zip(self._table, self.batches, strict=True):
-            row.append(old.proposal.log_density(batch.z))
+            row.append(self.log_density(old.proposal, batch.z))
         self.batches.append(batch)
-        self._table.append([batch.proposal.log_density(each.z) for each in self.batches])
+        new = [self.log_density(batch.proposal, each.z) for each in self.batches] if seen is None else seen
+        self._table.append(new)
         while sum(len(each.z) for each in self.batches[1:]) >= self.capacity:
             del self.batches[0], self._table[0]
             self._table = [row[1:] for row in self._table]
