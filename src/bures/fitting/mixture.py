@@ -35,6 +35,7 @@ from bures.threads import one_blas_thread
 
 _ROUNDS, _SEARCHED = 2**35, 2**35 + 1  # with the key, for the rounds and the search: no step has these numbers
 _GAUSSIAN_STEPS, _GAUSSIAN_GAP = 12, 0.5  # before the first round, and nats from its optimum that are near enough
+_NEARLY_EXACT = 1.0  # variance of the log weights
 _LEAST_SHARE = 1e-4  # of a mode that is worth a component to begin with
 _SEARCHED_SHARE = 0.4  # of the evaluations, for further modes where there are several
 
@@ -54,9 +55,14 @@ def begin_mixture(
     evaluations: int,
     most: int | None = None,
 ) -> tuple[GaussianMixture, tuple[Mode, ...]]:
-    """The mixture of all modes, or of so many, where there are several, else a Gaussian that has taken a few steps."""
+    """The mixture of all modes, or of so many, where there are several, else a Gaussian that has taken a few steps.
+
+    One that is nearly exact moves in the rounds as well, which use every draw again.
+    """
     if len(heavy_modes(start.modes)) > 1:
         return mixture_of_modes(key, evaluator, start.modes, evaluations, most)
+    if start.variance < _NEARLY_EXACT:
+        return Mixture().of(in_double(start.approximation)), start.modes
     objective = default_objective(target)
     method = Method(objective, default_estimator(target, objective, start.variance), Whitened())
     loop = LoopState.start(init_state(target, init=to_host(start.approximation), **method.parts()))

@@ -18,18 +18,20 @@ from bures.mixing.pool import Pool, draw_batch
 
 _DRAWS, _DRAWS_PER_DIMENSION, _DRAWN_SHARE = 300, 10, 0.1  # of a round: at the least, and of those in the pool
 _POOL = 10_000  # draws that are kept
-_STEPS = 3  # on the pool, in a round
+_STEPS, _FIRST_STEPS, _FEW = 3, 6, 2000  # on the pool, in a round; while it has so few draws
 # Of the deficit, and as a share of it: a component that adds less to nESS is not worth its cost.
 _LEAST_GAIN, _LARGEST_LEAST_GAIN, _GAIN_SHARE = 0.002, 0.01, 0.1
 _SMALLEST_SHARE = 3e-4
 _MOST_COMPONENTS = 25
+_POLISHED = 100  # steps before a check
 _ENOUGH = 0.015  # deficit of fresh draws at which there is nothing left to gain: an nESS of 98.5%
 _JUDGED = 2000  # latest fresh draws by which that is seen
 # Fresh draws, fewer where there is little to gain, that must see no more than so many times the deficit of the pool.
-_CHECKED, _DOUBTED, _CONFIRMED = 2500, 5000, 1.2
+# Where weights are even, those since the last new component count.
+_CHECKED, _DOUBTED, _CONFIRMED, _EVEN = 1300, 5000, 1.2, 0.06
 _DOUBTFUL_SHARE = 0.05  # of the draws, for a component that does not surely help
 _PATIENCE, _PATIENT_SHARE = 3000, 0.4  # draws without a new component after which none is expected, and of all draws
-_WORTHWHILE, _LEAST_PATIENCE = 0.07, 0.5  # deficit that is worth all of that, and how much of it any is worth
+_WORTHWHILE, _LEAST_PATIENCE = 0.07, 0.25  # deficit that is worth all of that, and how much of it any is worth
 _SLOW_DIM = 30  # beyond which components gain less, and d × d work is most of a round
 _LEAST_EVALUATIONS, _EVALUATIONS_PER_DIMENSION, _MOST_EVALUATIONS = 20_000, 5_000, 55_000
 _LEAST_TAIL, _DOUBTFUL_DEFICIT = 0.03, 0.03  # of a mixture with a larger deficit than that
@@ -133,8 +135,8 @@ class _Run:
         if not self.rounds:
             return min(2 * least, self.left)
         if self.checking:
-            even = self.rounds[-1].deficit < _DOUBTFUL_DEFICIT
-            wanted = _CHECKED if even else _DOUBTED  # rare, heavy draws matter where weights are uneven
+            even = self.rounds[-1].deficit < _EVEN  # rare, heavy draws matter where weights are uneven
+            wanted = _CHECKED - self.idle if even else _DOUBTED
             return min(max(wanted, least), self.left)
         return min(max(least, int(_DRAWN_SHARE * len(self.pool))), self.left)
 
@@ -163,7 +165,7 @@ class _Run:
             self.settled = True
             return seen
         now = Moved(self.q, self.pool)
-        for _ in range(_STEPS):
+        for _ in range(_FIRST_STEPS if len(self.pool) <= _FEW else _STEPS):
             now = now.stepped()
         self.doubtful = None
         helps = False
@@ -178,11 +180,20 @@ class _Run:
         self.kept = (*self.kept[-3:], self.q)
         self.drawn += n
         if self.checking:
-            self.settled = not helps and seen.deficit < _CONFIRMED * self.expected + _ENOUGH
+            fresh = self.fresh_deficit(min(_CHECKED, self.idle))
+            self.settled = not helps and fresh is not None and fresh < _CONFIRMED * self.expected + _ENOUGH
             self.checking, self.idle = False, 0
         elif self.is_enough() or self.idle >= self.patience():
+            self.q = self.polished(self.q) if seen.deficit < _EVEN else self.q
             self.checking, self.expected = True, self.deficit(self.q)
         return seen
+
+    def polished(self, q: GaussianMixture) -> GaussianMixture:
+        """After more steps on the pool: few rounds leave a mixture short of its best, and these cost no evaluation."""
+        now = Moved(q, self.pool)
+        for _ in range(_POLISHED):
+            now = now.stepped()
+        return now.q
 
     def patience(self) -> float:
         """Draws without a new component after which none is expected: the fewer, the less there is to gain."""
@@ -207,12 +218,12 @@ class _Run:
         deficit = self.fresh_deficit()
         return deficit is not None and deficit < _ENOUGH
 
-    def fresh_deficit(self) -> float | None:
+    def fresh_deficit(self, enough: int = _JUDGED) -> float | None:
         """What the latest fresh draws see; None where they are too few."""
         seen, deficit = 0, 0.0
         for each in reversed(self.rounds):
             deficit, seen = deficit + each.draws * each.deficit, seen + each.draws
-            if seen >= _JUDGED:
+            if seen >= enough:
                 return deficit / seen
         return None
 
