@@ -18,7 +18,7 @@ from bures.mixing.pool import Pool, draw_batch
 
 _DRAWS, _DRAWS_PER_DIMENSION, _DRAWN_SHARE = 300, 10, 0.1  # of a round: at the least, and of those in the pool
 _POOL = 10_000  # draws that are kept
-_STEPS, _FIRST_STEPS, _FEW = 3, 6, 2000  # on the pool, in a round; while it has so few draws
+_STEPS = 3  # on the pool, in a round
 # Of the deficit, and as a share of it: a component that adds less to nESS is not worth its cost.
 _LEAST_GAIN, _LARGEST_LEAST_GAIN, _GAIN_SHARE = 0.002, 0.01, 0.1
 _SMALLEST_SHARE = 3e-4
@@ -28,10 +28,10 @@ _ENOUGH = 0.015  # deficit of fresh draws at which there is nothing left to gain
 _JUDGED = 2000  # latest fresh draws by which that is seen
 # Fresh draws, fewer where there is little to gain, that must see no more than so many times the deficit of the pool.
 # Where weights are even, those since the last new component count.
-_CHECKED, _DOUBTED, _CONFIRMED, _EVEN = 1300, 5000, 1.2, 0.06
+_CHECKED, _DOUBTED, _CONFIRMED, _EVEN = 1000, 5000, 1.2, 0.06
 _DOUBTFUL_SHARE = 0.05  # of the draws, for a component that does not surely help
 _PATIENCE, _PATIENT_SHARE = 3000, 0.4  # draws without a new component after which none is expected, and of all draws
-_WORTHWHILE, _LEAST_PATIENCE = 0.07, 0.25  # deficit that is worth all of that, and how much of it any is worth
+_WORTHWHILE, _LEAST_PATIENCE = 0.07, 0.2  # deficit that is worth all of that, and how much of it any is worth
 _SLOW_DIM = 30  # beyond which components gain less, and d × d work is most of a round
 _LEAST_EVALUATIONS, _EVALUATIONS_PER_DIMENSION, _MOST_EVALUATIONS = 20_000, 5_000, 55_000
 _LEAST_TAIL, _DOUBTFUL_DEFICIT = 0.03, 0.03  # of a mixture with a larger deficit than that
@@ -165,7 +165,7 @@ class _Run:
             self.settled = True
             return seen
         now = Moved(self.q, self.pool)
-        for _ in range(_FIRST_STEPS if len(self.pool) <= _FEW else _STEPS):
+        for _ in range(_STEPS):
             now = now.stepped()
         self.doubtful = None
         helps = False
@@ -184,12 +184,18 @@ class _Run:
             self.settled = not helps and fresh is not None and fresh < _CONFIRMED * self.expected + _ENOUGH
             self.checking, self.idle = False, 0
         elif self.is_enough() or self.idle >= self.patience():
-            self.q = self.polished(self.q) if seen.deficit < _EVEN else self.q
+            self.q = self.polished(self.q) if seen.deficit < _EVEN and self.q.dim > _TAIL_DIM else self.q
             self.checking, self.expected = True, self.deficit(self.q)
         return seen
 
     def polished(self, q: GaussianMixture) -> GaussianMixture:
-        """After more steps on the pool: few rounds leave a mixture short of its best, and these cost no evaluation."""
+        """After more steps on the pool: few rounds leave a mixture short of its best, and these cost no evaluation.
+
+        Not where tails matter, in few dimensions or as far as the pool sees: few of its draws lie there, and such steps
+        make tails too light.
+        """
+        if self.deficit(q) - self.deficit(with_tails(q, self.pool, 0.0, _TAIL_SIZE)) > _TAIL_GAIN:
+            return q
         now = Moved(q, self.pool)
         for _ in range(_POLISHED):
             now = now.stepped()
