@@ -34,6 +34,8 @@ from bures.target import Target
 from bures.threads import one_blas_thread
 
 _ROUNDS, _SEARCHED = 2**35, 2**35 + 1  # with the key, for the rounds and the search: no step has these numbers
+_GAUSSIAN_STEPS, _GAUSSIAN_GAP = 6, 0.5  # before the first round, and nats from its optimum that are near enough
+_STEPS_DIM, _NEARLY_EXACT = 30, 1.0  # dimensions, and variance of the log weights, from which there are such steps
 _LEAST_SHARE = 1e-4  # of a mode that is worth a component to begin with
 _SEARCHED_SHARE = 0.4  # of the evaluations, for further modes where there are several
 
@@ -53,10 +55,20 @@ def begin_mixture(
     evaluations: int,
     most: int | None = None,
 ) -> tuple[GaussianMixture, tuple[Mode, ...]]:
-    """The mixture of all modes, or of so many, where there are several, else the Gaussian of the start."""
+    """The mixture of all modes, or of so many, where there are several, else the Gaussian of the start.
+
+    It moves in the rounds as well, which use every draw again; in many dimensions, where it is far off, it takes a few
+    steps before.
+    """
     if len(heavy_modes(start.modes)) > 1:
         return mixture_of_modes(key, evaluator, start.modes, evaluations, most)
-    return Mixture().of(in_double(start.approximation)), start.modes
+    if target.dim <= _STEPS_DIM or start.variance < _NEARLY_EXACT:
+        return Mixture().of(in_double(start.approximation)), start.modes
+    objective = default_objective(target)
+    method = Method(objective, default_estimator(target, objective, start.variance), Whitened())
+    loop = LoopState.start(init_state(target, init=to_host(start.approximation), **method.parts()))
+    loop, _ = advance_on_host(key, loop, evaluator, Methods(method, method), _GAUSSIAN_STEPS, _GAUSSIAN_GAP)
+    return Mixture().of(in_double(loop.best if loop.failed else loop.state.approximation)), start.modes
 
 
 def mixture_of_modes(

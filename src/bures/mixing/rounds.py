@@ -25,19 +25,21 @@ _STEPS = 3  # on the pool, in a round
 _LEAST_GAIN, _LARGEST_LEAST_GAIN, _GAIN_SHARE = 0.002, 0.01, 0.1
 _SMALLEST_SHARE = 3e-4
 _MOST_COMPONENTS = 25
+_POLISHED = 100  # steps before a check
 _ENOUGH = 0.015  # deficit of fresh draws at which there is nothing left to gain: an nESS of 98.5%
 _JUDGED = 2000  # latest fresh draws by which that is seen
 # Fresh draws, fewer where there is little to gain, that must see no more than so many times the deficit of the pool.
-_CHECKED, _DOUBTED, _CONFIRMED = 2500, 5000, 1.2
+# Where weights are even, those since the last new component count.
+_CHECKED, _DOUBTED, _CONFIRMED, _EVEN = 1000, 5000, 1.2, 0.06
 _DOUBTFUL_SHARE = 0.05  # of the draws, for each component that does not surely help
 _SOUGHT, _PROMISE = 0.05, 0.5  # of what is left, for climbs to missed mass; and of the least gain, that is worth draws
 _SOUGHT_EVERY, _SOUGHT_DRAWS = 3, 2  # rounds, and at each check; at most so many times the draws of the round
 _MISSED, _MISSED_SHARE = 0.01, 0.2  # deficit at places just found, alone and of all, with which a fit is not at its end
 _PATIENCE, _PATIENT_SHARE = 3000, 0.4  # draws without a new component after which none is expected, and of all draws
-_WORTHWHILE, _LEAST_PATIENCE = 0.07, 0.5  # deficit that is worth all of that, and how much of it any is worth
+_WORTHWHILE, _LEAST_PATIENCE = 0.07, 0.2  # deficit that is worth all of that, and how much of it any is worth
 _LEVEL, _LEVEL_ROUNDS = 0.2, 4  # of the deficit, and rounds in a quarter of the draws: to see that it gained no more
 _SLOW_DIM = 30  # beyond which components gain less, and d × d work is most of a round
-_LEAST_EVALUATIONS, _EVALUATIONS_PER_DIMENSION, _MOST_EVALUATIONS = 20_000, 5_000, 55_000
+_LEAST_EVALUATIONS, _EVALUATIONS_PER_DIMENSION, _MOST_EVALUATIONS = 19_500, 5_000, 55_000
 _LEAST_TAIL, _DOUBTFUL_DEFICIT = 0.03, 0.03  # of a mixture with a larger deficit than that
 _TAIL_DIM, _LARGE_DEFICIT = 10, 0.1  # up to which dimension, and beyond it
 _TAIL_GAIN = 0.003  # of the deficit, from which a tail is worth what it costs of the ELBO
@@ -158,8 +160,8 @@ class _Run:
         if not self.rounds:
             return min(2 * least, self.left)
         if self.checking:
-            even = self.rounds[-1].deficit < _DOUBTFUL_DEFICIT
-            wanted = _CHECKED if even else _DOUBTED  # rare, heavy draws matter where weights are uneven
+            even = self.rounds[-1].deficit < _EVEN  # rare, heavy draws matter where weights are uneven
+            wanted = _CHECKED - self.idle if even else _DOUBTED
             return min(max(wanted, least), self.left)
         return min(max(least, int(_DRAWN_SHARE * len(self.pool))), self.left)
 
@@ -200,13 +202,29 @@ class _Run:
         self.kept = (*self.kept[-3:], self.q)
         self.drawn += n
         if self.checking:
-            self.settled = not helps and not missed and seen.deficit < _CONFIRMED * self.expected + _ENOUGH
+            fresh = self.fresh_deficit(min(_CHECKED, self.idle))
+            is_confirmed = fresh is not None and fresh < _CONFIRMED * self.expected + _ENOUGH
+            self.settled = not helps and not missed and is_confirmed
             self.checking, self.idle = False, 0
         elif not missed and (self.is_enough() or self.idle >= self.patience()):
+            self.q = self.polished(self.q) if seen.deficit < _EVEN and self.q.dim > _TAIL_DIM else self.q
             self.checking, self.expected = True, self.deficit(self.q)
         if self.left <= 0 and not self.settled:
             self.settled = is_level(self.rounds) or self.deficit(self.best()) < _ENOUGH
         return seen
+
+    def polished(self, q: GaussianMixture) -> GaussianMixture:
+        """After more steps on the pool: few rounds leave a mixture short of its best, and these cost no evaluation.
+
+        Not where tails matter, in few dimensions or as far as the pool sees: few of its draws lie there, and such steps
+        make tails too light.
+        """
+        if self.deficit(q) - self.deficit(with_tails(q, self.pool, 0.0, TAIL_SIZE)) > _TAIL_GAIN:
+            return q
+        now = Moved(q, self.pool)
+        for _ in range(_POLISHED):
+            now = now.stepped()
+        return now.q
 
     def grown(self, now: Moved) -> tuple[Moved, bool, list[Gaussian]]:
         """With the component that helps most, whether that helps surely, and if not, the component in doubt."""
@@ -258,12 +276,12 @@ class _Run:
         deficit = self.fresh_deficit()
         return deficit is not None and deficit < _ENOUGH
 
-    def fresh_deficit(self) -> float | None:
+    def fresh_deficit(self, enough: int = _JUDGED) -> float | None:
         """What the latest fresh draws see; None where they are too few."""
         seen, deficit = 0, 0.0
         for each in reversed(self.rounds):
             deficit, seen = deficit + each.draws * each.deficit, seen + each.draws
-            if seen >= _JUDGED:
+            if seen >= enough:
                 return deficit / seen
         return None
 
