@@ -245,7 +245,7 @@ class _Run:
             return ()
         # Beside the tails that it would have: what they see is not missed.
         tailed = Moved(with_tails(now.q, self.pool, 0.0, TAIL_SIZE), self.pool)
-        if np.mean(tailed.deficits()) < _ENOUGH:
+        if np.mean(tailed.deficits()) < (_ENOUGH if now.q.dim <= _TAIL_DIM else _EVEN):
             return ()
         before, most = self.evaluator.count, min(_SOUGHT * self.left, _SOUGHT_DRAWS * self.rounds[-1].draws)
         budget = Budget(self.evaluator, int(most))
