@@ -12,8 +12,8 @@ import numpy as np
 
 from bures import linalg
 from bures.arrays import to_host
-from bures.diagnostics.edge import beyond, walk_out
-from bures.diagnostics.weighted import WeightedDraws, log_evidence, ness
+from bures.diagnostics.edge import beyond
+from bures.diagnostics.weighted import WeightedDraws, log_evidence
 from bures.engine import Evaluator
 from bures.family import AbstractApproximation, Gaussian, GaussianMixture
 from bures.images import is_apart
@@ -37,7 +37,6 @@ _WORTHWHILE, _ENOUGH = 1000, 1000  # evaluations that a search for further modes
 # Evaluations of a last look all around where one mode is known: as many as are left, or, in dimensions where a mode is
 # easily passed by, so many of a target whose arrays stay small.
 _LAST_LOOK, _CLOSE_LOOK, _CLOSE_ELEMENTS, _CLOSE_DIM = 1500, 6000, 2**20, 4
-_EVEN, _EDGE = 0.95, 4000  # effective share of draws below which the edge is walked from, and evaluations for that
 _OTHER_SCALE = 3.0  # an approximation this many times wider or narrower than where scouts set out is searched anew
 
 
@@ -67,9 +66,8 @@ class Searched(NamedTuple):
     modes: tuple[Mode, ...]
     views: tuple[View, ...]
     reach: float  # how far was searched, in standard deviations of q
-    edge: View | None  # what a walk outwards from the edge of q saw
-    evaluations: int  # but for those of the walk and of the last look
-    looked: int  # evaluations of these
+    evaluations: int  # but for those of the last look
+    looked: int  # evaluations of the last look all around
 
 
 def search_again(
@@ -138,12 +136,7 @@ def search_again(
             budget = Budget(evaluator, max(min(left, _LAST_LOOK), _close_look(q.dim, evaluator)))
             modes += _look_all_around(rng, q, budget, masses, known, modes, reach)
             looked = budget.limit - budget.left
-        edge = None
-        if q.dim <= _WIDE_DIM and not evaluator.one_pass and ness(draws.log_weights) < _EVEN:
-            budget = Budget(evaluator, _EDGE)
-            edge = walk_out(rng, approximation, q, budget, draws)
-            looked += budget.limit - budget.left
-    return Searched(modes, views, reach, edge, evaluator.count - before - looked, looked)
+    return Searched(modes, views, reach, evaluator.count - before - looked, looked)
 
 
 def _close_look(dim: int, evaluator: Evaluator) -> int:

@@ -12,14 +12,17 @@ from typing import NamedTuple
 import numpy as np
 
 from bures import linalg
-from bures.arrays import log_sum_exp
-from bures.diagnostics.weighted import WeightedDraws
+from bures.arrays import log_sum_exp, to_host
+from bures.diagnostics.weighted import WeightedDraws, ness
+from bures.engine import Evaluator
 from bures.family import AbstractApproximation, Gaussian
 from bures.family.approximation import LOG_2PI
 from bures.mixing.pool import Batch, Pool
 from bures.modes import View, view_of
 from bures.search import Budget
 
+_EVEN, _MOST_DIM = 0.95, 50  # effective share of draws from which there is nothing to see, and dimensions
+_EVALUATIONS = 4000
 _ROUNDS, _PLACES = 6, 8  # and local Gaussians in each
 _DRAWS, _DRAWS_PER_DIMENSION = 240, 30  # of them together, the larger of the two
 _OWN = 4000  # draws of q that are looked at, at the most
@@ -50,6 +53,16 @@ class _Places(NamedTuple):
         widths = _WIDTHS[:, None]
         logs = np.log(_SHARES)[:, None] - squares / (2 * widths**2) - dim * np.log(widths) - volumes
         return log_sum_exp(logs.reshape(-1, len(z)), axis=0) - math.log(len(self.gaussians)) - dim * LOG_2PI / 2
+
+
+def look_beyond(
+    rng: np.random.Generator, q: AbstractApproximation, evaluator: Evaluator, draws: WeightedDraws
+) -> View | None:
+    """A walk outwards from the edge of q where the weights of its draws are uneven and local Gaussians are small."""
+    if q.dim > _MOST_DIM or evaluator.one_pass or ness(draws.log_weights) >= _EVEN:
+        return None
+    with np.errstate(all="ignore"):
+        return walk_out(rng, q, to_host(q.as_gaussian()), Budget(evaluator, _EVALUATIONS), draws)
 
 
 def walk_out(

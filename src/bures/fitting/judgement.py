@@ -11,6 +11,7 @@ from bures.arrays import to_host
 from bures.budget import BudgetSpent
 from bures.diagnostics.coverage import Coverage, find_missed, search_again
 from bures.diagnostics.diagnostics import Diagnostics, Verdict, summarise
+from bures.diagnostics.edge import look_beyond
 from bures.diagnostics.weighted import WeightedDraws, log_evidence, points_of
 from bures.draws import host_generator
 from bures.engine import Evaluator
@@ -131,8 +132,9 @@ def _judge(
             found = diagnosed(draws)
         searchable = exact.is_dense or exact.dim <= _SEARCHED_DIM
         if searchable and scores is not None and found.verdict not in _NO_TRUST:
-            modes, views, reach, edge, evaluations, looked = search_again(
-                host_generator(key, _SEARCHED),
+            rng = host_generator(key, _SEARCHED)
+            modes, views, reach, evaluations, looked = search_again(
+                rng,
                 exact,
                 evaluator,
                 modes,
@@ -144,6 +146,9 @@ def _judge(
                 has_images=has_images,
                 thorough=thorough,
             )
+            before = evaluator.count
+            edge = look_beyond(rng, exact, evaluator, draws)
+            looked += evaluator.count - before
             found = covered(found)
     except BudgetSpent:
         if not partly:

@@ -16,13 +16,13 @@ from bures.draws import host_generator
 from bures.engine import Evaluator
 from bures.family import Gaussian, GaussianMixture, Mixture
 from bures.family.approximation import in_double
-from bures.fitting.defaults import FULL_RANK_DIM, default_estimator
+from bures.fitting.defaults import FULL_RANK_DIM, default_estimator, default_objective
 from bures.fitting.limits import Limits
 from bures.fitting.milestones import is_milestone
 from bures.fitting.progress import progress_bar
 from bures.fitting.result import Callback, Fit, Record
 from bures.geometry import Whitened
-from bures.loop import LoopState, Method, Trace, init as init_state
+from bures.loop import LoopState, Method, Methods, Trace, advance_on_host, init as init_state
 from bures.mixing import Mixing, Pause, Round, first_pause, fit_mixture
 from bures.mixing.rounds import evaluations_for
 from bures.modes import find_modes

@@ -46,12 +46,10 @@ def search_around(
         assert scores is not None
         evidence = log_evidence(draws.log_weights)[0] if evidence is None else evidence
         uneven = evaluator.target.uneven
-        found, views, reach = search_again(
-            rng, around, evaluator, modes, scale, draws=draws, scores=scores, uneven=uneven
-        )
-        missed = sum(_unreached(mode, z, evidence) for mode in found)
-        missed = max(missed, *(_further_out(view, around, z, evidence) for view in views), 0.0)
-    return Searched(missed / (1 + missed), found, reach)
+        found = search_again(rng, around, evaluator, modes, scale, draws=draws, scores=scores, uneven=uneven)
+        missed = sum(_unreached(mode, z, evidence) for mode in found.modes)
+        missed = max(missed, *(_further_out(view, around, z, evidence) for view in found.views), 0.0)
+    return Searched(missed / (1 + missed), found.modes, found.reach)
 
 
 def _unreached(mode: Mode, z: Float[np.ndarray, "n dim"], evidence: float) -> float:
