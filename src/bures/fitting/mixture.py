@@ -34,7 +34,7 @@ from bures.target import Target
 from bures.threads import one_blas_thread
 
 _ROUNDS, _SEARCHED = 2**35, 2**35 + 1  # with the key, for the rounds and the search: no step has these numbers
-_GAUSSIAN_STEPS, _GAUSSIAN_GAP = 6, 0.5  # before the first round, and nats from its optimum that are near enough
+_GAUSSIAN_STEPS, _GAUSSIAN_GAP = 11, 0.5  # before the first round, and nats from its optimum that are near enough
 _STEPS_DIM, _NEARLY_EXACT = 30, 1.0  # dimensions, and variance of the log weights, from which there are such steps
 _LEAST_SHARE = 1e-4  # of a mode that is worth a component to begin with
 _SEARCHED_SHARE = 0.4  # of the evaluations, for further modes where there are several
