@@ -7,7 +7,10 @@ import pytest
 
 import bures
 from bures.diagnostics import Verdict, summarise, weighted
+from bures.diagnostics.coverage import find_missed
 from bures.engine import Evaluator
+from bures.family import Gaussian
+from bures.modes import Mode, view_of
 
 
 def mixture(weights, means, deviations):
@@ -62,6 +65,18 @@ def test_a_mode_narrower_than_the_one_found_is_named(dim, distance, width, seed)
     target = mixture([0.7, 0.3], [np.zeros(dim), place], [1.0, width])
     found = bures.fit(target, key=jax.random.key(seed)).diagnostics
     assert found.verdict is Verdict.SEVERAL_MODES
+
+
+@pytest.mark.parametrize("heaviest", [0.01, 0.5, 3.0])
+def test_a_mode_is_named_by_its_other_draws_where_one_weighs_most(heaviest):
+    """Its own Gaussian may be far too narrow: then one draw of 64 often weighs more than all others together."""
+    q = Gaussian.unchecked(np.zeros(2), np.eye(2))
+    mode = Gaussian.unchecked(np.array([30.0, 0.0]), np.eye(2))
+    masses = np.append(np.full(63, 0.2), 64 * heaviest)
+    z = mode.push(np.random.default_rng(0).standard_normal((64, 2)))
+    view = view_of(z, np.full(64, -2.0), np.log(masses))
+    found = find_missed(q, 0.0, 4000, [Mode(mode, view)], (), 100.0)
+    assert found.missed_share == pytest.approx(0.2 / 1.2, rel=0.1)
 
 
 @pytest.mark.parametrize("seed", range(4))

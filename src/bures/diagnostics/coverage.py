@@ -12,7 +12,7 @@ import numpy as np
 
 from bures import linalg
 from bures.arrays import to_host
-from bures.diagnostics.edge import beyond
+from bures.diagnostics.edge import beyond, without_leaders
 from bures.diagnostics.weighted import WeightedDraws, log_evidence
 from bures.engine import Evaluator
 from bures.family import AbstractApproximation, Gaussian, GaussianMixture
@@ -33,6 +33,7 @@ _HEAVY, _LEAST_MASS, _CLIMBS = math.log(20), math.log(0.002), 4  # draws of q an
 _SEARCHED_DIM = 250  # beyond it there is no search again
 _FOLLOW_EVALUATIONS = 150
 _ROUNDS, _LEAST_ROUNDS, _MODE_DRAWS = 8, 4, 64  # of a climb, and draws to weigh what it finds
+_TOLD_APART = 100  # evaluations to tell places apart from what is known, and from each other
 _WORTHWHILE, _ENOUGH = 1000, 1000  # evaluations that a search for further modes needs, and points in vain that end it
 # Evaluations of a last look all around where one mode is known: as many as are left, or, in dimensions where a mode is
 # easily passed by, so many of a target whose arrays stay small.
@@ -159,7 +160,7 @@ def _look_all_around(
     reach: float,
 ) -> tuple[Mode, ...]:
     """The modes that points all around lead to: as many points as leave enough to follow a few, and for a climb."""
-    follow, arrive = _FOLLOW_EVALUATIONS, 2 * _MODE_DRAWS + _ROUNDS * (2 * q.dim + 10)
+    follow, arrive = _FOLLOW_EVALUATIONS, 2 * _MODE_DRAWS + _ROUNDS * (2 * q.dim + 10) + _TOLD_APART
     count = budget.left - follow - arrive
     if count < follow:
         return ()
@@ -292,9 +293,11 @@ def _unseen(q: AbstractApproximation, log_evidence: float, num_samples: int, vie
     log_q = q.log_density(view.z)
     weights = np.exp(np.minimum(view.values - log_q - log_evidence, 700.0))  # of a draw of q, if there were one
     beside = np.maximum(1 - 1 / np.maximum(weights, 1e-300), 0)  # the share of p there that is not q's
-    masses = np.where(weights > heavy, beside * np.exp(view.log_weights - log_evidence), 0.0) / weights.size
+    masses = without_leaders(
+        np.where(weights > heavy, beside * np.exp(view.log_weights - log_evidence), 0.0) / weights.size
+    )
     mass = float(np.sum(masses))
-    if not mass > 0 or float(np.sum(masses**2)) > mass**2 / 4:  # nothing, or what two or three draws say
+    if not mass > 0:
         return 0.0
     order = np.argsort(weights)
     typical = weights[order[np.searchsorted(np.cumsum(masses[order]), mass / 2)]]

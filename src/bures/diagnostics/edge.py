@@ -32,6 +32,7 @@ _STIFF = 4.0  # curvature, where q's is one, along which a place is moved to the
 _STEP = 3.0
 _WIDTHS, _SHARES = np.array([1.0, 2.5]), np.array([0.8, 0.2])  # of the draws of a local Gaussian
 _DIFFERENCE, _ROUGH_DIFFERENCE = 1e-3, 0.03  # standard deviations between scores; in single precision
+_LEADERS = 3  # draws at the most, whose masses are left out where they say most of all
 _LARGEST = 600.0  # of a log weight
 _EXPECTED = 0.05  # draws of q: where fewer than that would fall it has seen nothing
 
@@ -134,6 +135,19 @@ def beyond(q: AbstractApproximation, log_evidence: float, num_samples: int, view
     order = np.argsort(-excess)
     masses = np.exp(view.log_weights[order] - log_evidence) / view.values.size
     expected = num_samples * np.cumsum(masses * np.exp(-excess[order]))
-    masses = masses[: int(np.searchsorted(expected, _EXPECTED))]
-    mass = float(np.sum(masses))
-    return mass if mass > 0 and float(np.sum(masses**2)) < mass**2 / 4 else 0.0
+    return float(np.sum(without_leaders(masses[: int(np.searchsorted(expected, _EXPECTED))])))
+
+
+def without_leaders(masses: np.ndarray) -> np.ndarray:
+    """Masses of draws without the largest, as long as two or three of them say most of the whole: none if all do so.
+
+    >>> without_leaders(np.array([1.0, 20.0, 1.0, 1.0, 1.0, 1.0])).tolist()
+    [1.0, 0.0, 1.0, 1.0, 1.0, 1.0]
+    """
+    masses = np.array(masses)
+    for _ in range(_LEADERS + 1):
+        if float(np.sum(masses**2)) < float(np.sum(masses)) ** 2 / 4:
+            return masses
+        if masses.size:
+            masses[np.argmax(masses)] = 0
+    return np.zeros_like(masses)
