@@ -21,7 +21,7 @@ from bures.mixing.pool import Batch, Pool
 from bures.modes import View, view_of
 from bures.search import Budget
 
-_EVEN, _MOST_DIM = 0.95, 50  # effective share of draws from which there is nothing to see, and dimensions
+_EVEN, _MOST_DIM = 0.9, 50  # effective share of draws from which there is nothing to see, and dimensions
 _EVALUATIONS = 4000
 _ROUNDS, _PLACES = 6, 8  # and local Gaussians in each
 _DRAWS, _DRAWS_PER_DIMENSION = 240, 30  # of them together, the larger of the two
