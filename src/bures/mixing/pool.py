@@ -44,7 +44,7 @@ class Pool:
         if self.batches:
             self._join()
 
-    def log_density(self, proposal: GaussianMixture, z: np.ndarray) -> np.ndarray:
+    def log_density(self, proposal: Any, z: np.ndarray) -> np.ndarray:
         return proposal.log_density(z)
 
     def add(self, batch: Batch, seen: list[np.ndarray] | None = None) -> None:
