@@ -104,3 +104,13 @@ def test_log_densities_of_many_components_are_theirs():
     found = densities.log_components(q, z)
     np.testing.assert_allclose(found, q.log_components(z), rtol=1e-5, atol=1e-4)
     np.testing.assert_allclose(densities.log_density(found, q.log_shares), q.log_density(z), rtol=1e-5, atol=1e-4)
+
+
+def test_a_component_that_has_left_all_draws_is_no_end():
+    """In single precision its density at all of them is zero: the shares of all components were not a number then."""
+    q = GaussianMixture.of_gaussians([(np.zeros(2), np.eye(2)), (np.full(2, 40.0), 0.1 * np.eye(2))], np.full(2, 0.5))
+    target = bures.Target(lambda z: -z @ z / 2, 2)
+    first = GaussianMixture.of_gaussians([(np.zeros(2), np.eye(2))], np.ones(1))
+    pool = Pool(10**4, [draws_of(np.random.default_rng(0), first, Evaluator(target), 500)])
+    shares = OnPool(q, pool).reweighed().q.shares
+    assert np.all(np.isfinite(shares)) and shares[0] > 0.5

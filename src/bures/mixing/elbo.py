@@ -70,7 +70,8 @@ class OnPool:
 
     def reweighed(self) -> "OnPool":
         """The same components with better shares."""
-        averages = self.own / np.maximum(self.own.sum(axis=1, keepdims=True), 1e-300)
+        # A component that has moved away from all draws has none: no zero by zero, in single precision either.
+        averages = self.own / np.maximum(self.own.sum(axis=1, keepdims=True), np.finfo(self.own.dtype).tiny)
         now = self
         for _ in range(_MIRROR_STEPS):
             shares, gradient = now.q.shares, averages @ now.log_weights
