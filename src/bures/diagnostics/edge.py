@@ -129,7 +129,7 @@ def _symmetric(matrices: np.ndarray) -> np.ndarray:
 def beyond(q: AbstractApproximation, log_evidence: float, num_samples: int, view: View) -> float:
     """The mass where fewer than a twentieth of a draw is expected of so many of q, by a walk outwards.
 
-    Where p is so many times q that this is all that they share, and as much more as can be.
+    That is where p is more than t times q, for the smallest t that leaves q so little.
     """
     excess = view.values - q.log_density(view.z) - log_evidence
     order = np.argsort(-excess)
