@@ -10,6 +10,7 @@ import bures
 from bures.arrays import to_host
 from bures.engine import Evaluator
 from bures.family import GaussianMixture
+from bures.frontends.callback import HostLogDensity
 from bures.mixing import rounds
 from bures.mixing.moving import Moved
 from bures.mixing.pause import Round
@@ -316,6 +317,39 @@ def test_a_mixture_beside_an_edge_comes_to_an_end(dim, key):
     fit = bures.fit(cut, key=key, family=bures.Mixture())
     assert fit.outcome is bures.Outcome.CONVERGED
     assert fit.diagnostics.trustworthy and "where the density is zero" in str(fit)
+
+
+class FailsLate:
+    """A standard Gaussian, bent, that has the value `then` once it was asked for too many points."""
+
+    def __init__(self, then, after):
+        self.then, self.left, self.start = then, after, np.zeros(2)
+
+    def gradient(self, z):
+        self.left -= len(z)
+        bend = z[:, 1] - z[:, 0] ** 2
+        scores = np.stack([-z[:, 0] + 4 * bend * z[:, 0], -2 * bend], axis=1)
+        values = -(z[:, 0] ** 2) / 2 - bend**2
+        return (values, scores) if self.left >= 0 else (np.full(len(z), self.then), scores * np.nan)
+
+    def value(self, z):
+        return self.gradient(z)[0]
+
+
+@pytest.mark.parametrize(("then", "outcome"), [(np.nan, "NON_FINITE"), (-np.inf, "ZERO_DENSITY")])
+@pytest.mark.parametrize("by_elbo", [False, True])
+def test_a_density_that_fails_late_leaves_the_last_good_mixture(then, outcome, by_elbo, monkeypatch):
+    if by_elbo:
+        monkeypatch.setattr(rounds, "FAR", -1.0)
+    density = FailsLate(then, after=30_000 if by_elbo else 3000)
+    evaluator = Evaluator(bures.Target(HostLogDensity(density), 2))
+    start = GaussianMixture.of_gaussians([(np.zeros(2), np.eye(2))], np.ones(1))
+    rng = np.random.default_rng(0)
+    begun = rounds.first_pause(rng, start, (), 10_000, None, by_elbo)
+    found = rounds.fit_mixture(rng, evaluator, begun)
+    assert found.outcome is bures.Outcome[outcome]
+    assert found.approximation.is_valid()
+    assert found.rounds and np.all(np.isfinite([each.bound for each in found.rounds]))
 
 
 def test_many_modes_do_not_make_more_than_the_most_components():

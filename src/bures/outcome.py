@@ -30,7 +30,8 @@ class Outcome(enum.Enum):
 _MESSAGES = {
     Outcome.CONVERGED: "no further gain is in sight. Check fit.diagnostics before using the approximation.",
     Outcome.MAX_STEPS: (
-        "the steps asked for were taken, and the bound was still improving or too noisy to tell. "
+        "all steps asked for, or all that a mixture allows itself, were taken, and the bound was still improving or "
+        "too noisy to tell. "
         "Continue with fit.resume(num_steps), or use a larger step size or M."
     ),
     Outcome.NON_FINITE: (

@@ -177,10 +177,10 @@ def _run_from(
         except BudgetSpent:  # before the end of the first round
             if not limits.budget.is_limited:
                 raise
-            found = Mixing(begun.q, (), False, begun)
+            found = Mixing(begun.q, (), Outcome.MAX_STEPS, begun)
     pause = begun if limits.ended else found.pause
-    ended = Outcome.CONVERGED if found.settled else Outcome.MAX_STEPS
-    return result(found.approximation, found.rounds, pause, ended if pause is None else limits.outcome)
+    ended = found.outcome if pause is None else limits.outcome
+    return result(found.approximation, found.rounds, pause, ended)
 
 
 def _fit_of_rounds(
@@ -198,7 +198,8 @@ def _fit_of_rounds(
     loop = LoopState.start(init_state(target, init=approximation, **method.parts()))
     trace = _trace(rounds, dtype)
     best = np.asarray(trace.bound[-1] if trace.bound.size else -np.inf, dtype)
-    loop = loop._replace(count=np.asarray(len(rounds), np.int32), best_bound=best)
+    failed = np.asarray(outcome in (Outcome.NON_FINITE, Outcome.ZERO_DENSITY))
+    loop = loop._replace(count=np.asarray(len(rounds), np.int32), best_bound=best, failed=failed)
     passed = tuple((count, to_device(each)) for count, each in path)
     return Fit(to_device(approximation), trace, passed, target, method, key, loop, outcome.value, record)
 

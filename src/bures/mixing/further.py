@@ -9,9 +9,10 @@ from bures.family.mixture import GaussianMixture
 from bures.images import is_apart, mirror_image
 from bures.mixing import densities
 from bures.mixing.elbo import ManyPool, OnPool, joined, spread_proposal
-from bures.mixing.pause import Pause, Round, ness_of
+from bures.mixing.pause import Pause, Round, is_finite, ness_of
 from bures.mixing.pool import Batch, Pool, draws_of
 from bures.modes import distinct, gaussian_of, laplace_mass
+from bures.outcome import Outcome
 from bures.search import Budget, Summit, climb
 
 FAR = (
@@ -55,7 +56,7 @@ class FurtherRun:
         self.pool = ManyPool(self.capacity, begun.batches)
         # Of the components at each batch of the pool, where they are known.
         self.log_components: list[np.ndarray] | None = None
-        self.settled = False
+        self.settled, self.failure = False, None
 
     def pause(self) -> Pause:
         """What the next round depends on."""
@@ -79,28 +80,35 @@ class FurtherRun:
 
     @property
     def ended(self) -> bool:
-        return self.settled or self.left <= 0
+        return self.settled or self.failure is not None or self.left <= 0
+
+    @property
+    def outcome(self) -> Outcome:
+        return self.failure or (Outcome.CONVERGED if self.settled else Outcome.MAX_STEPS)
 
     def next(self) -> None:
         """Nothing comes after it."""
 
     def round(self) -> None:
-        """Draw, look at the draws, move; and grow now and then."""
+        """Draw, look at the draws, move; and grow now and then. A round that fails leaves nothing behind."""
         count = len(self.rounds) - self.begun.by_elbo
         if count == 0:
             self.search()
         n = min(self.draws, self.left)
         batch = draws_of(self.rng, spread_proposal(self.q), self.evaluator, n)
         self.left -= n
+        self.failure = batch.failure
+        if self.failure is not None:
+            return
         self.pool.capacity = self.capacity
         new = self.add(batch)
         self.rounds.append(self.look(batch, new))
-        if not math.isfinite(self.pool.log_evidence):
-            self.settled = True
-            return
         now = OnPool(self.q, self.pool, self.log_components).stepped()
         if (count + 1) % _GROWN_EVERY == 0:  # the newest components have had some rounds to find their shapes
             now = now.without_small(_SMALLEST)
+        if not is_finite(now.q):
+            self.failure = Outcome.NON_FINITE
+            return
         self.q, self.log_components = now.q, None if (count + 1) % _GROWN_EVERY == 0 else now.log_components
         if self.polishing:
             self.settled = self.rise(self.polishing) < _LEAST_POLISH

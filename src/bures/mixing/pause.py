@@ -2,9 +2,12 @@
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from bures.family.gaussian import Gaussian
 from bures.family.mixture import GaussianMixture
 from bures.mixing.pool import Batch
+from bures.outcome import Outcome
 
 
 class Round(NamedTuple):
@@ -48,10 +51,15 @@ class Mixing(NamedTuple):
 
     approximation: GaussianMixture
     rounds: tuple[Round, ...]
-    settled: bool  # nothing helps any more; else the evaluations were spent
+    outcome: Outcome
     pause: Pause | None = None  # where it goes on, if it was interrupted
 
 
 def ness_of(w: Any, drawn: Any) -> float:
     """Of draws of q, by draws of another density: `drawn` is q over that."""
     return float((drawn @ w) ** 2 / max(drawn.sum() * (drawn @ w**2), 1e-300))
+
+
+def is_finite(q: GaussianMixture) -> bool:
+    """Whether one can draw from it; a share may be zero."""
+    return bool(np.all(np.isfinite(q.means)) and np.all(np.isfinite(q.chols)) and not np.any(np.isnan(q.log_shares)))

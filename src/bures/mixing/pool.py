@@ -13,6 +13,7 @@ import numpy as np
 
 from bures.arrays import log_sum_exp
 from bures.family.mixture import GaussianMixture
+from bures.outcome import Outcome
 
 _TAIL = 0.2  # share of the draws that come from tails: what lies just beyond a component must be seen
 
@@ -28,6 +29,9 @@ class Batch:
 
     def __init__(self, proposal: Any, z: np.ndarray, log_p: np.ndarray, score: np.ndarray):
         usable = np.isfinite(log_p) & np.all(np.isfinite(score), axis=1)
+        # Where no draw is usable, there is nothing to go on with.
+        failure = Outcome.ZERO_DENSITY if np.all(np.isneginf(log_p)) else Outcome.NON_FINITE
+        self.failure = None if usable.any() else failure
         self.proposal, self.z = proposal, np.asarray(z, np.float64)
         self.log_p = np.where(usable, np.asarray(log_p, np.float64), -np.inf)
         self.score = np.where(usable[:, None], np.asarray(score, np.float64), 0.0)

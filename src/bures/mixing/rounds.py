@@ -13,9 +13,10 @@ from bures.mixing.elbo import joined
 from bures.mixing.further import FAR, FurtherRun, further_evaluations, has_elbo
 from bures.mixing.growing import grow, is_far
 from bures.mixing.moving import TAIL_SIZE, Moved, with_tails
-from bures.mixing.pause import Mixing, Pause, Round, ness_of
+from bures.mixing.pause import Mixing, Pause, Round, is_finite, ness_of
 from bures.mixing.pool import Pool, draw_batch
 from bures.mixing.seeking import Place, seek
+from bures.outcome import Outcome
 from bures.search import Budget
 
 _DRAWS, _DRAWS_PER_DIMENSION, _DRAWN_SHARE = 300, 10, 0.1  # of a round: at the least, and of those in the pool
@@ -89,7 +90,7 @@ def fit_mixture(
             raise
         interrupted = True
     with np.errstate(all="ignore"):
-        return Mixing(run.best(), pause.rounds, run.settled, pause if stopped or interrupted else None)
+        return Mixing(run.best(), pause.rounds, run.outcome, pause if stopped or interrupted else None)
 
 
 def is_level(rounds: Sequence[Round]) -> bool:
@@ -123,7 +124,7 @@ class _Run:
         self.checking, self.expected, self.begun = begun.checking, begun.expected, begun
         self.max_components = begun.max_components or _MOST_COMPONENTS
         self.pool = Pool(_POOL, begun.batches)
-        self.settled = False
+        self.settled, self.failure = False, None
 
     def pause(self) -> Pause:
         """What the next round depends on."""
@@ -144,7 +145,7 @@ class _Run:
     def next(self) -> FurtherRun | None:
         """The rounds by the ELBO that follow where weights still degenerate, and that is finite; none elsewhere."""
         left, deficit = self.begun.further - self.drawn, self.fresh_deficit()
-        if left <= 0 or deficit is None or not deficit > FAR:
+        if self.failure is not None or left <= 0 or deficit is None or not deficit > FAR:
             return None
         q = self.best()
         q = GaussianMixture.unchecked(q.log_shares, q.means, q.chols, np.zeros_like(q.tail))
@@ -167,7 +168,11 @@ class _Run:
 
     @property
     def ended(self) -> bool:
-        return self.settled or self.left <= 0
+        return self.settled or self.failure is not None or self.left <= 0
+
+    @property
+    def outcome(self) -> Outcome:
+        return self.failure or (Outcome.CONVERGED if self.settled else Outcome.MAX_STEPS)
 
     def proposal(self) -> GaussianMixture:
         """What to draw from: with components that do not help surely, so that their places are looked at again."""
@@ -177,21 +182,24 @@ class _Run:
         """The components that only the proposal has."""
         return () if self.doubtful is None else self.doubtful.components[self.q.num_components :]
 
-    def round(self) -> Round:
-        """Draw, look at the draws, move and grow."""
+    def round(self) -> None:
+        """Draw, look at the draws, move and grow; a round that fails leaves nothing behind."""
         n = self.draws
         batch = draw_batch(self.rng, self.proposal(), self.evaluator, n)
         self.left -= n
+        self.failure = batch.failure
+        if self.failure is not None:
+            return
         self.pool.add(batch)
         seen = self.look(batch)
         self.rounds.append(seen)
-        if not math.isfinite(self.pool.log_evidence):
-            self.settled = True
-            return seen
         now = Moved(self.q, self.pool)
         for _ in range(_STEPS):
             now = now.stepped()
         now, helps, doubts = self.grown(now)
+        if not is_finite(now.q):
+            self.failure = Outcome.NON_FINITE
+            return
         large = now.q.log_shares > math.log(_SMALLEST_SHARE)
         now = now if np.all(large) else now.without(large)
         places = () if helps else self.sought(now)
@@ -211,7 +219,6 @@ class _Run:
             self.checking, self.expected = True, self.deficit(self.q)
         if self.left <= 0 and not self.settled:
             self.settled = is_level(self.rounds) or self.deficit(self.best()) < _ENOUGH
-        return seen
 
     def polished(self, q: GaussianMixture) -> GaussianMixture:
         """After more steps on the pool: few rounds leave a mixture short of its best, and these cost no evaluation.
