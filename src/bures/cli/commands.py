@@ -32,6 +32,19 @@ app = typer.Typer(
 )
 
 
+# What `fit` and `sample` both take.
+_Data = Annotated[
+    Path | None, typer.Option(help="JSON file: data of a Stan program, or arguments by name of a NumPyro model.")
+]
+_Dim = Annotated[int | None, typer.Option(help="Dimension of a bare log density.")]
+_MaxSeconds = Annotated[float | None, typer.Option(help="End after so long with the best so far. [default: no limit]")]
+_MaxEvaluations = Annotated[
+    int | None, typer.Option(help="The same for evaluations of log p and its gradient. [default: no limit]")
+]
+_Seed = Annotated[int, typer.Option(help="Seed of the random key.")]
+_Float32 = Annotated[bool, typer.Option("--float32", help="Single precision.")]
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
         from bures import __version__
@@ -59,10 +72,8 @@ def fit(
             "density (then give --dim)."
         ),
     ],
-    data: Annotated[
-        Path | None, typer.Option(help="JSON file: data of a Stan program, or arguments by name of a NumPyro model.")
-    ] = None,
-    dim: Annotated[int | None, typer.Option(help="Dimension of a bare log density.")] = None,
+    data: _Data = None,
+    dim: _Dim = None,
     objective: Annotated[
         ObjectiveName | None, typer.Option(help="The bound to maximise. [default: chosen by bures]")
     ] = None,
@@ -92,16 +103,12 @@ def fit(
         float | None, typer.Option(help="Variance of the start, with --init-mean. [default: 1]")
     ] = None,
     num_steps: Annotated[int | None, typer.Option(help="Take exactly this many. [default: stop by itself]")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the random key.")] = 0,
+    seed: _Seed = 0,
     num_samples: Annotated[
         int | None, typer.Option(help="Fresh draws for the diagnostics. [default: as many as the verdict takes]")
     ] = None,
-    max_seconds: Annotated[
-        float | None, typer.Option(help="End after so long with the best so far. [default: no limit]")
-    ] = None,
-    max_evaluations: Annotated[
-        int | None, typer.Option(help="The same for evaluations of log p and its gradient. [default: no limit]")
-    ] = None,
+    max_seconds: _MaxSeconds = None,
+    max_evaluations: _MaxEvaluations = None,
     checkpoint: Annotated[
         Path | None, typer.Option(help="Write the fit so far to this file now and then; bures.load reads it.")
     ] = None,
@@ -119,7 +126,7 @@ def fit(
     num_processes: Annotated[int | None, typer.Option(help="How many there are, with --coordinator.")] = None,
     process_id: Annotated[int | None, typer.Option(help="The number of this one, from 0.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for the fit, its figure and its page.")] = Path("bures-output"),
-    float32: Annotated[bool, typer.Option("--float32", help="Single precision.")] = False,
+    float32: _Float32 = False,
     progress: Annotated[bool, typer.Option(help="Show the progress bar.")] = True,
 ) -> None:
     """Fit a Gaussian to a target, print how good it is, save the fit, a figure and a page (HTML).
@@ -176,23 +183,17 @@ def fit(
 @app.command()
 def sample(
     target: Annotated[str, typer.Argument(help="A target, model or program, as for `bures fit`.")],
-    data: Annotated[
-        Path | None, typer.Option(help="JSON file: data of a Stan program, or arguments by name of a NumPyro model.")
-    ] = None,
-    dim: Annotated[int | None, typer.Option(help="Dimension of a bare log density.")] = None,
+    data: _Data = None,
+    dim: _Dim = None,
     draws: Annotated[int, typer.Option(help="Draws of the posterior.")] = 1000,
-    max_seconds: Annotated[
-        float | None, typer.Option(help="End after so long with the best so far. [default: no limit]")
-    ] = None,
-    max_evaluations: Annotated[
-        int | None, typer.Option(help="The same for evaluations of log p and its gradient. [default: no limit]")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the random key.")] = 0,
+    max_seconds: _MaxSeconds = None,
+    max_evaluations: _MaxEvaluations = None,
+    seed: _Seed = 0,
     out: Annotated[
         Path | None,
         typer.Option(help="Where to write the draws: a name that ends in .nc (netCDF), .zarr or .npz (NumPy)."),
     ] = None,
-    float32: Annotated[bool, typer.Option("--float32", help="Single precision.")] = False,
+    float32: _Float32 = False,
     progress: Annotated[bool, typer.Option(help="Say what each rung found.")] = True,
 ) -> None:
     """Draws that can be trusted, and nothing to choose: from a Gaussian up to NUTS, the first rung that passes.
