@@ -97,14 +97,14 @@ def test_an_edited_file_is_refused(saved, place):
 
 
 def test_another_version_is_refused_by_its_number(saved):
-    saved.write_bytes(saved.read_bytes().replace(b"bures-fit 5\n", b"bures-fit 99\n", 1))
+    saved.write_bytes(saved.read_bytes().replace(b"bures-fit 6\n", b"bures-fit 99\n", 1))
     with pytest.raises(ValueError, match="version '99'"):
         bures.load(saved, target=bures.models.eggbox())
 
 
 def test_a_payload_that_is_not_an_archive_is_refused(saved):
     payload = b"not a zip"
-    saved.write_bytes(b"bures-fit 5\n" + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload)
+    saved.write_bytes(b"bures-fit 6\n" + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload)
     with pytest.raises(ValueError, match="cannot be read"):
         bures.load(saved, target=bures.models.eggbox())
 
@@ -198,6 +198,21 @@ def test_a_judgement_of_version_3_is_read():
     assert fit.record.judgement is not None
     assert fit.diagnostics.elbo == pytest.approx(1.4659500573357158, rel=1e-12)  # as it was printed then
     assert fit.loop.is_on_host
+
+
+def test_a_judgement_of_version_5_is_read_without_the_walk_and_a_later_one_is_not(tmp_path):
+    path = tmp_path / "a.fit"
+    bures.fit(bent, key=jax.random.key(0), dim=2).save(path)
+    arrays = arrays_of(path)
+    description = json.loads(arrays["description"].tobytes())
+    del description["looked"]
+    write(path, 6, arrays, description)
+    with pytest.raises(ValueError, match="its description lacks looked"):
+        bures.load(path, target=bent, dim=2)
+    del description["num_edges"]
+    write(path, 5, {name: array for name, array in arrays.items() if not name.startswith("edge_")}, description)
+    found = bures.load(path, target=bent, dim=2).record.judgement
+    assert found is not None and found.looked == 0 and found.edge is None
 
 
 def test_a_file_of_version_2_is_read(tmp_path):

@@ -1,5 +1,6 @@
 """The tables of `inputs`: kinds of arguments, what is wrong for each kind, one good call of every public name."""
 
+import functools
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -482,8 +483,13 @@ def _small_fit() -> Any:
     )
 
 
+@functools.cache
+def _folder() -> tempfile.TemporaryDirectory:
+    return tempfile.TemporaryDirectory(prefix="bures-torture-")  # gone when the process ends
+
+
+@functools.cache
 def _saved() -> str:
-    path = Path(tempfile.gettempdir()) / "bures-torture-inputs.fit"
-    if not path.exists():
-        _small_fit().save(path)
+    path = Path(_folder().name) / "small.fit"
+    _small_fit().save(path)
     return str(path)

@@ -147,7 +147,7 @@ def _content(file: bytes) -> Any:
     return description, {name: (str(a.dtype), a.shape, a.tobytes()) for name, a in arrays.items()}
 
 
-def sealed(payload: bytes, version: int = 5) -> bytes:
+def sealed(payload: bytes, version: int = 6) -> bytes:
     """A payload with a digest of its own."""
     return f"bures-fit {version}\n{hashlib.sha256(payload).hexdigest()}\n".encode() + payload
 
@@ -181,8 +181,8 @@ def _all_edits(content: bytes, rng: random.Random, marker: Path) -> Iterator[tup
     yield from _edited_descriptions(arrays, description)
     yield from _edited_arrays(arrays, rng, marker)
     yield from _edited_archives(payload, arrays)
-    for version in ("0", "1", "2", "3", "4", "6", "99", "-1", "5.0", "", "٥", "5" * 300):
-        yield f"version {version}", content.replace(b"bures-fit 5", f"bures-fit {version}".encode(), 1)
+    for version in ("0", "1", "2", "3", "4", "5", "7", "99", "-1", "6.0", "", "٦", "6" * 300):
+        yield f"version {version}", content.replace(b"bures-fit 6", f"bures-fit {version}".encode(), 1)
 
 
 def _flipped(content: bytes, rng: random.Random, count: int) -> bytes:
@@ -282,7 +282,7 @@ def _edited_archives(payload: bytes, arrays: dict[str, Any]) -> Iterator[tuple[s
     zeros = io.BytesIO()
     np.save(zeros, np.zeros(8, np.float64))
     head = _declared(np.zeros(0), (_BOMB // 8,))
-    for version in (3, 5):
+    for version in (3, 6):
         buffer = io.BytesIO()
         with (
             zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive,

@@ -42,9 +42,9 @@ from bures.stored import (
 from bures.stored_pause import arrays_of, pause_of
 from bures.target import Target, as_target
 
-_VERSION = 5
+_VERSION = 6
 # Version 2 has the log density at the mean only; both 2 and 3 know full Gaussians alone; 4 may lack what is new in 5.
-_READABLE = ("2", "3", "4", "5")
+_READABLE = ("2", "3", "4", "5", "6")
 _COORDINATES = "coordinates/"
 _NAMED = 10_000  # coordinates; of more than these the names are not saved
 

@@ -135,11 +135,10 @@ _JUDGED: dict[str, Callable[[Any], bool]] = {
     "reach": _is_size,
     "num_modes": _is_count,
     "num_views": _is_count,
-}
-_LATER: dict[str, Callable[[Any], bool]] = {  # that files of the present version may lack
     "looked": _is_count,
     "num_edges": lambda value: value in (0, 1),
 }
+_WALKED, _SINCE = {"looked", "num_edges"}, 6  # of the judgement, since this version
 _OLD: dict[str, Callable[[Any], bool]] = {"log_density_at_mean": lambda value: isinstance(value, int | float)}
 _ALWAYS = {"dim", "outcome", "key_implementation", "method", "family"}  # in files of all versions
 STRICT = 5  # the version from which on all fields and arrays are known
@@ -148,13 +147,12 @@ STRICT = 5  # the version from which on all fields and arrays are known
 def check_description(version: int, description: dict[str, Any]) -> None:
     """Fields that are there, known and of their kinds; those of the judgement all or none."""
     wanted = set(_FIELDS) if version >= STRICT else _ALWAYS
-    judged = set(_JUDGED) & set(description)
-    if version >= STRICT and judged and judged != set(_JUDGED):
-        wanted |= set(_JUDGED)
+    if version >= STRICT and set(_JUDGED) & set(description):
+        wanted |= set(_JUDGED) - (_WALKED if version < _SINCE else set())
     missing = wanted - set(description)
     if missing:
         raise FileError(f"its description lacks {', '.join(sorted(missing))}")
-    known = _FIELDS | _JUDGED | _LATER | (_OLD if version < STRICT else {})
+    known = _FIELDS | _JUDGED | (_OLD if version < STRICT else {})
     for name, value in description.items():
         if name not in known:
             raise FileError(f"its description has {name!r}, which is not known")
