@@ -13,6 +13,7 @@ from bures.engine import Evaluator
 from bures.family import GaussianMixture
 from bures.mixing import densities, further, rounds
 from bures.mixing.elbo import OnPool, spread_proposal
+from bures.mixing.pause import Round, ness_of
 from bures.mixing.pool import Pool, draws_of
 
 KEY = jax.random.key(0)
@@ -71,6 +72,44 @@ def test_where_there_is_no_elbo_there_are_no_further_rounds():
     assert further.further_evaluations(10, 50_000) > 0 == further.further_evaluations(200, 20_000)
 
 
+def one_component(dim):
+    return GaussianMixture.of_gaussians([(np.zeros(dim), np.eye(dim))], np.ones(1))
+
+
+def begun_at(q, target, run, **changes):
+    """A fit of a mixture before its first round."""
+    rng = np.random.default_rng(0)
+    begun = rounds.first_pause(rng, q, (), 100_000, None, goes_on=True)._replace(**changes)
+    return run(rng, Evaluator(target), begun)
+
+
+def test_the_search_sets_out_from_what_it_has_found_as_well():
+    """From the first of these modes no climb reaches the last; from the second some do."""
+    means = np.array([[0.0, 0.0], [15.0, 0.0], [120.0, 0.0]])
+    target = mixture(np.full(3, 1 / 3), means, np.stack([np.eye(2)] * 3))
+    run = begun_at(one_component(2), target, further.FurtherRun)
+    run.search()
+    assert {round(x) for x in run.q.means[:, 0]} == {0, 15, 120}
+
+
+def test_weights_degenerate_where_one_draw_says_all():
+    """Fresh draws see nothing of the evidence of one chance draw, and so hardly a deficit."""
+    run = begun_at(one_component(2), known_mixture(), rounds._Run)
+    run.rounds = [Round(-1e5, 1.0, 1.0, 2000, 1.0)]
+    run.pool.add(draws_of(np.random.default_rng(0), run.q, run.evaluator, 2000))
+    assert run.pool.effective > 10 and not run.degenerates()
+    run.pool.batches[0].log_p[0] = 1e4
+    run.pool._join()
+    assert run.pool.effective < 1.01 and run.degenerates()
+
+
+def test_what_a_first_round_saw_is_forgotten():
+    run = begun_at(one_component(2), known_mixture(), rounds._Run)
+    run.pool.add(draws_of(np.random.default_rng(0), run.q, run.evaluator, 2000))
+    run.rounds = [Round(-1.0, 0.01, 20.0, 600, 1.0), Round(0.0, 0.98, 0.02, 1000, 1.0)]
+    assert run.fresh_deficit(1500) > further.FAR and not run.degenerates()
+
+
 @pytest.fixture
 def brief(monkeypatch):
     """Few evaluations before and after."""
@@ -114,3 +153,7 @@ def test_a_component_that_has_left_all_draws_is_no_end():
     pool = Pool(10**4, [draws_of(np.random.default_rng(0), first, Evaluator(target), 500)])
     shares = OnPool(q, pool).reweighed().q.shares
     assert np.all(np.isfinite(shares)) and shares[0] > 0.5
+
+
+def test_effective_draws_are_a_number_where_a_weight_is_huge_and_nothing_is_drawn():
+    assert ness_of(np.array([1.0, 1.0, 1e260]), np.array([1.0, 1.0, 0.0])) == 1.0

@@ -352,6 +352,15 @@ def test_a_density_that_fails_late_leaves_the_last_good_mixture(then, outcome, b
     assert found.rounds and np.all(np.isfinite([each.bound for each in found.rounds]))
 
 
+def test_where_little_is_to_be_gained_a_fit_in_many_dimensions_soon_ends():
+    """Its components are at their best before the draws that say so, and those are few."""
+    scales = np.linspace(0.5, 2, 12)
+    target = bures.Target(lambda z: -jnp.sum((z / scales) ** 2) / 2 + jnp.sum(jnp.tanh(z / scales) * 0.3), 12)
+    fit = bures.fit(target, key=jax.random.key(0), family=bures.Mixture())
+    assert fit.diagnostics.ness > 0.97
+    assert fit.record.mixed_evaluations <= 1800
+
+
 def test_many_modes_do_not_make_more_than_the_most_components():
     target = bures.models.eggbox()
     fit = bures.fit(target, key=jax.random.key(0), family=bures.Mixture(max_components=2))

@@ -1,10 +1,12 @@
 """Further rounds, by the ELBO, of targets on which weights degenerate: many components, added several at a time."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from bures.family.gaussian import Gaussian
 from bures.family.mixture import GaussianMixture
 from bures.images import is_apart, mirror_image
 from bures.mixing import densities
@@ -163,30 +165,35 @@ class FurtherRun:
         before = self.evaluator.count
         budget = Budget(self.evaluator, int(_SEARCHED * self.left))
         found: list[Summit] = []
+        heavy: list[Gaussian] = []
         in_vain = 0
         while budget.left > _CLIMBS * (self.q.dim + 10) and in_vain < _IN_VAIN:
-            summits = climb(budget.value_and_score, self.scattered(), rounds=_CLIMB_ROUNDS, both_sides=False)
+            points = self.scattered(_with(self.q, heavy).as_gaussian())
+            summits = climb(budget.value_and_score, points, rounds=_CLIMB_ROUNDS, both_sides=False)
             more = distinct([*found, *summits], (), None)
             in_vain = 0 if len(more) > len(found) else in_vain + _CLIMBS
             found = more
-        most = max((laplace_mass(each) for each in found), default=0.0)
-        heavy = [gaussian_of(each) for each in found if laplace_mass(each) > most + _LEAST_MASS]
+            most = max((laplace_mass(each) for each in found), default=0.0)
+            heavy = [gaussian_of(each) for each in found if laplace_mass(each) > most + _LEAST_MASS]
         for image in (mirror_image(Budget(self.evaluator, _OF_IMAGE), each) for each in tuple(heavy)):
             if image is not None and image.is_exact and all(is_apart(each, image.gaussian.mean) for each in heavy):
                 heavy.append(image.gaussian)
         self.left -= self.evaluator.count - before
-        heavy = heavy[: max(0, self.most - self.q.num_components)]
-        if heavy:
-            means, chols = (np.stack(parts) for parts in zip(*((g.mean, g.chol) for g in heavy), strict=True))
-            self.q = joined(self.q, means, chols, 1.0)
+        self.q = _with(self.q, heavy[: max(0, self.most - self.q.num_components)])
 
-    def scattered(self) -> np.ndarray:
-        """Points about the mixture, near and far: half of them as it is spread, half to all sides alike."""
-        whole = self.q.as_gaussian()
+    def scattered(self, whole: Gaussian) -> np.ndarray:
+        """Points about all that is known, near and far: half of them as it is spread, half to all sides alike."""
         widths = np.resize(_WIDTHS, _CLIMBS // 2)[:, None]
         noise = np.split(self.rng.standard_normal((_CLIMBS, self.q.dim)), 2)
         largest = float(np.max(np.linalg.norm(whole.chol, axis=1)))
         return np.concatenate([whole.push(widths * noise[0]), whole.mean + largest * widths * noise[1]])
+
+
+def _with(q: GaussianMixture, more: Sequence[Gaussian]) -> GaussianMixture:
+    """The mixture and some Gaussians, each with an even share."""
+    if not more:
+        return q
+    return joined(q, np.stack([each.mean for each in more]), np.stack([each.chol for each in more]), 1.0)
 
 
 def _mean_bound(rounds: list[Round]) -> float:

@@ -57,7 +57,8 @@ class Mixing(NamedTuple):
 
 def ness_of(w: Any, drawn: Any) -> float:
     """Of draws of q, by draws of another density: `drawn` is q over that."""
-    return float((drawn @ w) ** 2 / max(drawn.sum() * (drawn @ w**2), 1e-300))
+    p = drawn * w  # first, not w²: w may be huge where next to nothing is drawn
+    return float(np.sum(p) ** 2 / max(drawn.sum() * (p @ w), 1e-300))
 
 
 def is_finite(q: GaussianMixture) -> bool:

@@ -80,6 +80,12 @@ class Pool:
         excess = log_masses - self.log_evidence - math.log(len(self.z)) / 2
         self.trust = np.exp(-np.maximum(excess, 0))
 
+    @property
+    def effective(self) -> float:
+        """How many draws say what the evidence is."""
+        w = np.exp(self.log_p - self.log_proposal - self.log_evidence)
+        return float(np.sum(w) ** 2 / np.sum(w**2))
+
     def __len__(self) -> int:
         return len(self.z)
 

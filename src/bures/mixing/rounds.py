@@ -38,6 +38,7 @@ _SOUGHT_EVERY, _SOUGHT_DRAWS = 3, 2  # rounds, and at each check; at most so man
 _MISSED, _MISSED_SHARE = 0.01, 0.2  # deficit at places just found, alone and of all, with which a fit is not at its end
 _PATIENCE, _PATIENT_SHARE = 3000, 0.4  # draws without a new component after which none is expected, and of all draws
 _WORTHWHILE, _LEAST_PATIENCE = 0.07, 0.2  # deficit that is worth all of that, and how much of it any is worth
+_LEAST_EFFECTIVE = 5.0  # draws of the pool, below which its evidence is that of a few chance draws
 _LEVEL, _LEVEL_ROUNDS = 0.2, 4  # of the deficit, and rounds in a quarter of the draws: to see that it gained no more
 _SLOW_DIM = 30  # beyond which components gain less, and d × d work is most of a round
 _LEAST_EVALUATIONS, _EVALUATIONS_PER_DIMENSION, _MOST_EVALUATIONS = 19_500, 5_000, 55_000
@@ -144,8 +145,8 @@ class _Run:
 
     def next(self) -> FurtherRun | None:
         """The rounds by the ELBO that follow where weights still degenerate, and that is finite; none elsewhere."""
-        left, deficit = self.begun.further - self.drawn, self.fresh_deficit()
-        if self.failure is not None or left <= 0 or deficit is None or not deficit > FAR:
+        left = self.begun.further - self.drawn
+        if self.failure is not None or left <= 0 or not self.degenerates():
             return None
         q = self.best()
         q = GaussianMixture.unchecked(q.log_shares, q.means, q.chols, np.zeros_like(q.tail))
@@ -153,6 +154,14 @@ class _Run:
             return None
         changes: dict[str, Any] = dict(q=q, doubtful=None, kept=(), batches=(), left=left, by_elbo=len(self.rounds))
         return FurtherRun(self.rng, self.evaluator, self.pause()._replace(**changes))
+
+    def degenerates(self) -> bool:
+        """Whether the latest fresh draws say so, or hardly any draw at all says what the evidence is.
+
+        Then those see nothing of it, and no deficit either.
+        """
+        deficit = self.fresh_deficit(_CHECKED)
+        return self.pool.effective < _LEAST_EFFECTIVE or (deficit is not None and deficit > FAR)
 
     @property
     def draws(self) -> int:
@@ -206,7 +215,8 @@ class _Run:
         doubts = [*doubts, *(place.gaussian for place in places)]
         missed = sum(place.deficit for place in places) > max(_MISSED, _MISSED_SHARE * seen.deficit)
         self.idle = 0 if helps else self.idle + n
-        self.q, self.doubtful = now.q, _with_doubts(now.q, doubts) if doubts else None
+        q = self.polished(now.q) if not helps and seen.deficit < _EVEN and now.q.dim > _TAIL_DIM else now.q
+        self.q, self.doubtful = q, _with_doubts(q, doubts) if doubts else None
         self.kept = (*self.kept[-3:], self.q)
         self.drawn += n
         if self.checking:
@@ -215,7 +225,6 @@ class _Run:
             self.settled = not helps and not missed and is_confirmed
             self.checking, self.idle = False, 0
         elif not missed and (self.is_enough() or self.idle >= self.patience()):
-            self.q = self.polished(self.q) if seen.deficit < _EVEN and self.q.dim > _TAIL_DIM else self.q
             self.checking, self.expected = True, self.deficit(self.q)
         if self.left <= 0 and not self.settled:
             self.settled = is_level(self.rounds) or self.deficit(self.best()) < _ENOUGH
@@ -262,7 +271,7 @@ class _Run:
 
     def patience(self) -> float:
         """Draws without a new component after which none is expected: the fewer, the less there is to gain."""
-        worth = float(np.clip(self.rounds[-1].deficit / _WORTHWHILE, _LEAST_PATIENCE, 1))
+        worth = float(np.clip((self.rounds[-1].deficit / _WORTHWHILE) ** 2, _LEAST_PATIENCE, 1))
         return worth * max(_PATIENCE, _PATIENT_SHARE * self.drawn)
 
     def look(self, batch: Any) -> Round:
