@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bures.arrays import norms, squared_norms
 from bures.family.gaussian import Gaussian
 from bures.search import Budget, scout, send_out, whitened
 
@@ -132,7 +133,7 @@ def _blocks(dim: int) -> np.ndarray:
 
 def _moved(q: Gaussian, orders: np.ndarray) -> np.ndarray:
     """The orders that move the mean by more than its deviations, or so many of them."""
-    deviations = np.linalg.norm(q.chol, axis=1)
+    deviations = norms(q.chol)
     widest = np.maximum(deviations, deviations[orders])
     moved = orders[np.any(np.abs(q.mean[orders] - q.mean) > _APART * widest, axis=1)]
     return moved[:: max(1, -(-len(moved) // _PAIRS))]
@@ -172,7 +173,7 @@ def fourth_corners(budget: Budget, means: np.ndarray) -> tuple[np.ndarray, np.nd
 
 def _is_unexplained(q: Gaussian, home: float, places: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Whether log p at places is so much higher than the Gaussian of a mode expects that another mode may be near."""
-    expected = np.sum(q.whiten(places) ** 2, axis=1) / 2
+    expected = squared_norms(q.whiten(places)) / 2
     return home - values < np.minimum(_EXPLAINED * expected, _HOPELESS)
 
 

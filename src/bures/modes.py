@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bures import linalg
+from bures.arrays import norms
 from bures.family.gaussian import Gaussian
 from bures.images import evaluations_for, exchanges, fourth_corners, is_apart, mirror_image
 from bures.search import EXPECTED, Budget, Summit, ascend, climb
@@ -209,8 +210,8 @@ def _unexplained(seen: Seen, modes: Sequence[Mode]) -> Seen:
     if len(modes) < 2 or not len(seen.z):
         return seen
     slopes = of_known([(mode.gaussian, mode.log_mass) for mode in modes], seen.z)[1] @ modes[0].gaussian.chol
-    error = np.linalg.norm(seen.scores @ modes[0].gaussian.chol - slopes, axis=1)
-    return seen.chosen(~(error < EXPECTED * np.linalg.norm(slopes, axis=1)))
+    error = norms(seen.scores @ modes[0].gaussian.chol - slopes)
+    return seen.chosen(~(error < EXPECTED * norms(slopes)))
 
 
 def add_images(
@@ -255,7 +256,7 @@ def _new_from(
 def is_explained(q: Gaussian, z: np.ndarray, scores: np.ndarray) -> np.ndarray:
     """Whether slopes are about those of a Gaussian."""
     u = q.whiten(z)
-    return np.linalg.norm(scores @ q.chol + u, axis=1) < EXPECTED * np.linalg.norm(u, axis=1)
+    return norms(scores @ q.chol + u) < EXPECTED * norms(u)
 
 
 def _next(rng: np.random.Generator, seen: Seen, count: int) -> np.ndarray:
@@ -362,5 +363,8 @@ def _mass(gaussian: Gaussian, summit: Summit) -> float:
 
 def _is_same(one: Gaussian, other: Gaussian) -> bool:
     """Whether two climbs have led to one mode: their ends are close for the wider one, and not far for the narrower."""
-    near, far = sorted(float(np.linalg.norm(a.whiten(b.mean[None]))) for a, b in ((one, other), (other, one)))
+    for_one = float(np.linalg.norm(one.whiten(other.mean[None])))
+    if not for_one <= _SAME_FOR_NARROWER:
+        return False
+    near, far = sorted((for_one, float(np.linalg.norm(other.whiten(one.mean[None])))))
     return near <= _SAME and far <= _SAME_FOR_NARROWER

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bures.arrays import norms, squared_norms
 from bures.engine import Evaluator
 
 Evaluate = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]  # points (n, dim) to log p (n,) and ∇log p (n, dim)
@@ -125,7 +126,7 @@ def climb(
             slopes = np.einsum("nij,ni->nj", rotated, scores[active]) / np.sqrt(size)
             axes[active] = rotated / np.sqrt(size)[:, None, :]
             signs[active] = np.where(flat, 0, np.sign(curvature))
-            gains[active] = np.sum(slopes**2, axis=1) / 2
+            gains[active] = squared_norms(slopes) / 2
             taken[active] += 1
             steps = np.einsum("nij,nj->ni", axes[active], slopes)
             going = (gains[active] > arrived) & np.all(np.isfinite(steps), axis=1)
@@ -198,7 +199,7 @@ class Scouts(NamedTuple):
 
     def on_weight(self) -> "Scouts":
         """The same for log p less the log density of the known Gaussian, but for a constant."""
-        return Scouts(self.u, self.values + np.sum(self.u**2, axis=1) / 2, self.slopes + self.u)
+        return Scouts(self.u, self.values + squared_norms(self.u) / 2, self.slopes + self.u)
 
     def joined(self, more: "Scouts") -> "Scouts":
         return Scouts(*(np.concatenate(pair) for pair in zip(self, more, strict=True)))
@@ -249,7 +250,7 @@ def scout(
         lengths = _first_lengths(evaluate, u, slopes)
         active = np.arange(len(u))
         for _ in range(rounds):
-            size = np.sum(slopes[active] ** 2, axis=1)
+            size = squared_norms(slopes[active])
             if not on_weight:
                 home[active] = is_standard(u[active], slopes[active])
             active = active[(size > 0.01) & (lengths[active] > 1e-8) & ~home[active]]
@@ -258,27 +259,27 @@ def scout(
                 break
             step = lengths[active, None] * slopes[active]
             # No step is longer than to the other side of the known Gaussian.
-            reach = 2 * np.linalg.norm(u[active], axis=1) + 3 * np.sqrt(u.shape[1])
-            step *= np.minimum(1, reach / np.linalg.norm(step, axis=1))[:, None]
+            reach = 2 * norms(u[active]) + 3 * np.sqrt(u.shape[1])
+            step *= np.minimum(1, reach / norms(step))[:, None]
             tried = u[active] + step
             found, turned = evaluate(tried)
             better = (found > values[active]) & np.all(np.isfinite(turned), axis=1)
             change = np.abs(np.sum(step * (turned - slopes[active]), axis=1))
-            secant = np.clip(np.sum(step**2, axis=1) / np.maximum(change, 1e-300), 1e-6, 1e6)
+            secant = np.clip(squared_norms(step) / np.maximum(change, 1e-300), 1e-6, 1e6)
             lengths[active] = np.where(better, secant, lengths[active] / 5)
             at = active[better]
             u[at], values[at], slopes[at] = tried[better], found[better], turned[better]
-    return u, values - np.sum(u**2, axis=1) / 2 if on_weight else values, home
+    return u, values - squared_norms(u) / 2 if on_weight else values, home
 
 
 def is_standard(u: np.ndarray, slopes: np.ndarray) -> np.ndarray:
     """Whether slopes are about those of the standard Gaussian."""
-    return np.linalg.norm(slopes + u, axis=1) < EXPECTED * np.linalg.norm(u, axis=1)
+    return norms(slopes + u) < EXPECTED * norms(u)
 
 
 def _first_lengths(evaluate: Evaluate, u: np.ndarray, slopes: np.ndarray) -> np.ndarray:
     """Of a Newton step along the slope, by the change of the slope close by; 1 where log p does not bend down."""
-    direction = slopes / np.maximum(np.linalg.norm(slopes, axis=1, keepdims=True), 1e-300)
+    direction = slopes / np.maximum(norms(slopes), 1e-300)[:, None]
     change = evaluate(u + _PROBE * direction)[1] - slopes
     curvature = -np.sum(direction * change, axis=1) / _PROBE
     return np.where(curvature > 0, np.clip(1 / curvature, 1e-6, 1e6), 1.0)

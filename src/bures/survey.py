@@ -5,12 +5,14 @@ times its relative width. So many points are looked at once each, evenly spread 
 the distance, and only those whose slope is not that of a known Gaussian are followed as scouts.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from bures.arrays import norms, squared_norms
 from bures.family.gaussian import Gaussian
 from bures.search import EXPECTED, Budget, Evaluate, Scouts, scout, send_out, whitened
 
@@ -96,7 +98,7 @@ def hidden_places(
     # Draws tell the masses of known Gaussians less well than log p itself does where these are exact.
     shift = float(np.nan_to_num(np.median(scouts.values - log_q)))
     log_q, known = log_q + shift, [(q, mass + shift) for q, mass in known]
-    rest = (scouts.values - log_q) / (1 + np.sum(scouts.u**2, axis=1))
+    rest = (scouts.values - log_q) / (1 + squared_norms(scouts.u))
     usual = float(np.quantile(np.abs(rest), 0.9))
     if not usual < _MOST_REST:
         return nothing
@@ -172,14 +174,20 @@ def _kronecker(rng: np.random.Generator, count: int, width: int, evenly: int) ->
 
     Their steps are the powers of the root of xⁿ⁺¹ = x + 1.
     """
+    x = rng.random(width) + np.arange(count)[:, None] * _steps(width, evenly)
+    return x - np.floor(x)
+
+
+@functools.lru_cache(maxsize=64)
+def _steps(width: int, evenly: int) -> np.ndarray:
     root = 2.0
     for _ in range(40):
         root = (1 + root) ** (1 / (evenly + 1))
-    return (rng.random(width) + np.arange(count)[:, None] * root ** -np.arange(1.0, width + 1)) % 1.0
+    return root ** -np.arange(1.0, width + 1)
 
 
 def _unit(x: np.ndarray) -> np.ndarray:
-    return x / np.linalg.norm(x, axis=1, keepdims=True)
+    return x / norms(x)[:, None]
 
 
 def _unexpected(scouts: Scouts, scale: Gaussian, known: Known) -> np.ndarray:
@@ -187,12 +195,12 @@ def _unexpected(scouts: Scouts, scale: Gaussian, known: Known) -> np.ndarray:
     z = scale.push(scouts.u)
     strange = np.ones(len(z), bool)
     for q, _ in known:
-        slopes = -q.whiten(z) @ np.linalg.solve(q.chol, scale.chol)
-        error = np.linalg.norm(scouts.slopes - slopes, axis=1)
-        strange &= ~(error < EXPECTED * np.linalg.norm(slopes, axis=1))
+        slopes = -scouts.u if q is scale else -q.whiten(z) @ np.linalg.solve(q.chol, scale.chol)
+        error = norms(scouts.slopes - slopes)
+        strange &= ~(error < EXPECTED * norms(slopes))
     strange = np.flatnonzero(strange)
     u, slopes = scouts.u[strange], scouts.slopes[strange]
-    inwards = -np.sum(u * slopes, axis=1) / (np.linalg.norm(u, axis=1) * np.linalg.norm(slopes, axis=1))
+    inwards = -np.sum(u * slopes, axis=1) / (norms(u) * norms(slopes))
     in_turn = np.stack([strange[np.argsort(inwards, kind="stable")], strange], axis=1).ravel()
     return in_turn[np.sort(np.unique(in_turn, return_index=True)[1])]
 
@@ -215,7 +223,7 @@ def surprising_places(
         return np.zeros((0, q.dim)), np.zeros(0)
     u = q.whiten(np.asarray(z, np.float64))
     scouts = Scouts(u, log_p, np.asarray(scores, np.float64) @ q.chol)
-    surprise = np.linalg.norm(scouts.on_weight().slopes, axis=1)
+    surprise = norms(scouts.on_weight().slopes)
     surprise = np.where(np.isfinite(surprise) & np.isfinite(log_p), surprise, 0.0)
     least = max(_LEAST_SURPRISE, _STEEPER * float(np.quantile(surprise, 0.99)))
     chosen = np.flatnonzero(surprise > least)
@@ -242,12 +250,12 @@ def unknown_places(
     at = scale.whiten(ends)
     new = np.isfinite(values)
     for q, top in known:
-        new &= (values >= top + _HIGHER) | (np.linalg.norm(q.whiten(ends), axis=1) >= 3 * _SAME)
+        new &= (values >= top + _HIGHER) | (norms(q.whiten(ends)) >= 3 * _SAME)
     places: list[int] = []
     while len(places) < most and np.any(new):
         highest = int(np.argmax(np.where(new, values, -np.inf)))
         places.append(highest)
-        new &= np.linalg.norm(at - at[highest], axis=1) >= _SAME
+        new &= norms(at - at[highest]) >= _SAME
     places = _unjoined(evaluator, ends, values, places, [[q.mean for q, _ in known]] * len(places))
     return ends[_unjoined(evaluator, ends, values, places, [ends[places[:n]] for n in range(len(places))])]
 

@@ -7,12 +7,11 @@ where p is still many times q, further and further out. Each draw is worth what 
 """
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
 from bures import linalg
-from bures.arrays import log_sum_exp, to_host
+from bures.arrays import log_sum_exp, squared_norms, to_host
 from bures.diagnostics.weighted import WeightedDraws, ness
 from bures.engine import Evaluator
 from bures.family import AbstractApproximation, Gaussian
@@ -37,23 +36,25 @@ _LARGEST = 600.0  # of a log weight
 _EXPECTED = 0.05  # draws of q: where fewer than that would fall it has seen nothing
 
 
-class _Places(NamedTuple):
+class _Places:
     """Local Gaussians, from each of which as many draws come, most of them from itself, some from a wider one."""
 
-    gaussians: list[Gaussian]
+    def __init__(self, gaussians: list[Gaussian]):
+        self.gaussians, self.dim = gaussians, gaussians[0].dim
+        self.means, chols = np.stack([q.mean for q in gaussians]), np.stack([q.chol for q in gaussians])
+        self.whiteners = np.linalg.inv(chols)
+        volumes = np.sum(np.log(np.diagonal(chols, axis1=1, axis2=2)), axis=1) + math.log(len(gaussians))
+        self.log_scales = np.log(_SHARES) - self.dim * (np.log(_WIDTHS) + LOG_2PI / 2) - volumes[:, None]
 
     def draw(self, rng: np.random.Generator, n: int) -> np.ndarray:
-        noise = rng.standard_normal((n, self.gaussians[0].dim)) * rng.choice(_WIDTHS, (n, 1), p=_SHARES)
+        noise = rng.standard_normal((n, self.dim)) * rng.choice(_WIDTHS, (n, 1), p=_SHARES)
         parts = np.array_split(noise, len(self.gaussians))
         return np.concatenate([q.push(part) for q, part in zip(self.gaussians, parts, strict=True)])
 
     def log_density(self, z: np.ndarray) -> np.ndarray:
-        dim = z.shape[1]
-        squares = np.stack([np.sum(q.whiten(z) ** 2, axis=1) for q in self.gaussians])[:, None]
-        volumes = np.array([float(q.log_det_root()) for q in self.gaussians])[:, None, None]
-        widths = _WIDTHS[:, None]
-        logs = np.log(_SHARES)[:, None] - squares / (2 * widths**2) - dim * np.log(widths) - volumes
-        return log_sum_exp(logs.reshape(-1, len(z)), axis=0) - math.log(len(self.gaussians)) - dim * LOG_2PI / 2
+        noise = (z - self.means[:, None]) @ self.whiteners.transpose(0, 2, 1)
+        logs = self.log_scales[:, :, None] - squared_norms(noise)[:, None] / (2 * _WIDTHS[:, None] ** 2)
+        return log_sum_exp(logs.reshape(-1, len(z)), axis=0)
 
 
 def look_beyond(
@@ -75,8 +76,8 @@ def walk_out(
     """
     z, log_p = np.asarray(draws.z[:_OWN], np.float64), draws.log_p[:_OWN]
     n = max(_DRAWS, _DRAWS_PER_DIMENSION * scale.dim)
-    pool = Pool(2**62, [Batch(q, z, log_p, np.zeros_like(z))])
-    log_q, drawn = pool.batches[0].proposal.log_density(z), 0
+    pool, log_q, drawn = Pool(2**62), draws.log_q[:_OWN], 0
+    pool.add(Batch(q, z, log_p, np.zeros_like(z)), [log_q])
     for _ in range(_ROUNDS):
         excess = pool.log_p - pool.log_evidence - log_q
         residual = np.exp(pool.log_p - pool.log_evidence - pool.log_proposal) * pool.trust
@@ -88,7 +89,7 @@ def walk_out(
         chosen = rng.choice(residual.size, _PLACES, p=residual / np.sum(residual))
         chosen[0] = np.argmax(excess)
         places = _local(budget, scale, pool.z[chosen])
-        if not places.gaussians:
+        if places is None:
             break
         z = places.draw(rng, n)
         values, scores = budget.value_and_score(z)
@@ -103,8 +104,11 @@ def walk_out(
     return view_of(pool.z[kept], pool.log_p[kept], log_weights)
 
 
-def _local(budget: Budget, scale: Gaussian, centres: np.ndarray) -> _Places:
-    """Gaussians with the curvature of log p at places, which move to the ridge of log p if they stand beside it."""
+def _local(budget: Budget, scale: Gaussian, centres: np.ndarray) -> _Places | None:
+    """Gaussians with the curvature of log p at places, which move to the ridge of log p if they stand beside it.
+
+    None where no curvature is finite.
+    """
     chol, dim = scale.chol, scale.dim
     step = _ROUGH_DIFFERENCE if budget.evaluator.dtype == np.float32 else _DIFFERENCE
     around = np.concatenate([centres[:, None], centres[:, None] + step * chol.T], axis=1)
@@ -119,7 +123,8 @@ def _local(budget: Budget, scale: Gaussian, centres: np.ndarray) -> _Places:
     means = centres[known] + np.einsum("nij,nj->ni", chol @ vectors, to_ridge)
     roots = (chol @ vectors) / np.sqrt(size)[:, None]
     parts = [Gaussian.unchecked(m, linalg.cholesky_of_square(root)) for m, root in zip(means, roots, strict=True)]
-    return _Places([part for part in parts if part.is_valid()])
+    parts = [part for part in parts if part.is_valid()]
+    return _Places(parts) if parts else None
 
 
 def _symmetric(matrices: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
-from bures.arrays import AnyArray, Module, namespace
+from bures.arrays import AnyArray, Module, namespace, squared_norms
 from bures.check import check_key, check_points, check_positive_integer, fail
 from bures.field import Estimate, Field, Operator
 
@@ -99,8 +99,7 @@ class AbstractApproximation(Module):
 
     def log_prob_of_noise(self, noise: Float[AnyArray, "*n dim"]) -> Float[AnyArray, "*n"]:
         """Log density at `push(noise)`, without a solve."""
-        squares = (noise**2).sum(axis=-1)
-        return -squares / 2 - self.log_det_root() - self.dim * LOG_2PI / 2
+        return -squared_norms(noise) / 2 - self.log_det_root() - self.dim * LOG_2PI / 2
 
     def entropy(self) -> Float[Array, ""]:
         """Differential entropy in nats."""
