@@ -58,9 +58,14 @@ def mirror_image(budget: Budget, q: Gaussian) -> Image | None:
     for _ in range(_SWEEPS):
         tried = np.concatenate([signs[None], signs * (1 - 2 * np.eye(dim))])
         values = _values(budget, tried * q.mean)
-        signs = np.where(values[1:] > values[0], -signs, signs)
+        better = values[1:] > values[0]
+        signs = np.where(better, -signs, signs)
+        if not np.any(better) or not np.any(signs < 0):
+            break
+    if not is_apart(q, signs * q.mean):
+        return None
     image, home = _values(budget, np.stack([signs * q.mean, q.mean]))
-    if not is_apart(q, signs * q.mean) or not _is_unexplained(q, home, (signs * q.mean)[None], image[None])[0]:
+    if not _is_unexplained(q, home, (signs * q.mean)[None], image[None])[0]:
         return None
     root = signs[:, None] * q.chol * signs  # of the mirrored covariance: still triangular, with the same diagonal
     return Image(Gaussian.unchecked(signs * q.mean, root), float(image), bool(abs(image - home) < _EXACT))

@@ -1,11 +1,12 @@
 """What `fit` chooses when it is not told."""
 
-import dataclasses
+import functools
 import math
 
 from bures.engine import FEW_POINTS, LIGHT, MANY, default_draws
 from bures.estimator import AbstractEstimator, Stein
 from bures.family import AbstractApproximation, AbstractFamily, FullRank, LowRank, family_of
+from bures.geometry import Whitened
 from bures.loop import Method, Methods
 from bures.objective import ELBO, IWELBO, VRIWAE, AbstractObjective
 from bures.rows.stream import takes_batches
@@ -19,6 +20,11 @@ _FEW_DRAWS = 100  # at a step, from a start that is nearly exact
 _LATE = 4  # times the draws, at a late step
 _LATE_FROM, _LATE_FROM_HEAVY = 8, 64  # the first late step; the second where draws are what a step's time goes to
 _K, _IW_DIM = 10, 10  # draws in a tuple by default, and the dimension up to which their weights are used as they are
+
+# Parts that many fits ask for are made, and checked, once.
+_made_once = functools.lru_cache(maxsize=64)
+_elbo, _iwelbo, _vriwae, _stein = map(_made_once, (ELBO, IWELBO, VRIWAE, Stein))
+default_geometry = _made_once(Whitened)
 
 
 def default_family(
@@ -53,8 +59,8 @@ def default_objective(target: Target, family: AbstractFamily | None = None) -> A
     (IWELBO(K=10, alpha=0.0), VRIWAE(K=10, alpha=0.9375))
     """
     if target.dim > MANY or (family is not None and not isinstance(family, FullRank)):
-        return ELBO()
-    return IWELBO(_K) if target.dim <= _IW_DIM else VRIWAE(_K, 1 - (_IW_DIM / target.dim) ** (4 / 3))
+        return _elbo()
+    return _iwelbo(_K) if target.dim <= _IW_DIM else _vriwae(_K, 1 - (_IW_DIM / target.dim) ** (4 / 3))
 
 
 def default_estimator(
@@ -75,13 +81,13 @@ def default_estimator(
     Hessians of a few draws, weighted, are noisier than Stein's lemma; see the page on choosing a method.
     """
     if family is not None and not isinstance(family, FullRank) and objective.K == 1:
-        return Stein(M=max(FEW_POINTS, 3 * columns))
+        return _stein(M=max(FEW_POINTS, 3 * columns))
     if target.dim > MANY:
-        return Stein(M=math.ceil(_DRAWS_PER_DIMENSION * target.dim / min(objective.K, _K)), draws="antithetic")
+        return _stein(M=math.ceil(_DRAWS_PER_DIMENSION * target.dim / min(objective.K, _K)), draws="antithetic")
     # By Stein's lemma the noise of S is about d times the variance over the number of draws.
     draws = max(_FEW_DRAWS, 10 * target.dim) if target.dim * variance < 1 else default_draws(target.dim)
     M = math.ceil(draws / min(objective.K, _K))  # larger tuples are not fewer
-    return Stein(M=M, draws="antithetic", permutations=min(8, M) if objective.K > 1 else 1)
+    return _stein(M=M, draws="antithetic", permutations=min(8, M) if objective.K > 1 else 1)
 
 
 def default_tolerance(target: Target) -> float:
@@ -102,6 +108,7 @@ def default_methods(method: Method, target: Target) -> Methods:
     """
     if not isinstance(method.estimator, Stein) or target.dim > MANY:
         return Methods(method, method)
-    estimator = dataclasses.replace(method.estimator, M=_LATE * method.estimator.M)
+    early = method.estimator
+    estimator = _stein(_LATE * early.M, early.indices, early.draws, early.permutations)
     late = Method(method.objective, estimator, method.geometry)
     return Methods(method, late, _LATE_FROM if target.width <= LIGHT else _LATE_FROM_HEAVY)

@@ -24,6 +24,7 @@ from bures.fitting.defaults import (
     FULL_RANK_DIM,
     default_estimator,
     default_family,
+    default_geometry,
     default_objective,
     default_tolerance,
 )
@@ -32,7 +33,7 @@ from bures.fitting.milestones import is_checkpoint, is_milestone, next_checkpoin
 from bures.fitting.mixture import begin_mixture, check_mixture_dim, resume_rounds, run_rounds, weigh_modes
 from bures.fitting.progress import progress_bar
 from bures.fitting.result import Callback, Fit, Plan, Record
-from bures.geometry import AbstractGeometry, Whitened
+from bures.geometry import AbstractGeometry
 from bures.loop import LoopState, Method, Methods, Trace, advance, advance_on_host, init as init_state
 from bures.mixing.rounds import evaluations_for
 from bures.objective import AbstractObjective
@@ -117,7 +118,7 @@ def fit(
             return _fit_mixture(key, target, family, progress, callback, limits)
     init = None if init is None else family.of(init)
     objective = default_objective(target, family) if objective is None else objective
-    given, geometry = geometry, Whitened() if geometry is None else geometry
+    given, geometry = geometry, default_geometry() if geometry is None else geometry
     chosen = default_estimator(target, objective, family=family) if estimator is None else estimator
     method = Method(objective, chosen, geometry)
     if given is not None:  # the default moves all families
@@ -225,7 +226,7 @@ def fit_briefly(
     """
     family = default_family(target)
     objective = default_objective(target, family)
-    method = Method(objective, default_estimator(target, objective, family=family), Whitened())
+    method = Method(objective, default_estimator(target, objective, family=family), default_geometry())
     begun, _ = _begin(key, target, method, family, None, True, True, evaluator)
     begun.record.grows = False  # short steps: they are few, and far from the end
     return _run(begun, evaluator, num_steps, default_tolerance(target), progress, None)
@@ -237,7 +238,7 @@ def fit_from(
     """The fit of a target in learned coordinates, from what learning them has left."""
     target, family = learned.target, default_family(learned.target, learned.approximation)
     objective = default_objective(target, family) if learned.objective is None else learned.objective
-    method = Method(objective, default_estimator(target, objective, family=family), Whitened())
+    method = Method(objective, default_estimator(target, objective, family=family), default_geometry())
     begun, _ = _begin(key, target, method, family, learned.approximation, True, True, evaluator)
     return _run(begun, evaluator, num_steps, default_tolerance(target), progress, None)
 
