@@ -20,7 +20,7 @@ from bures.loop import LoopState, Method, State, Trace
 from bures.many.judging import Figures
 from bures.many.models import Models
 from bures.many.steps import Lanes
-from bures.outcome import Outcome
+from bures.outcome import FAILURES, Outcome
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -153,7 +153,7 @@ class Fits:
         own = self.lanes.at(np.array(i))
         state = State(Gaussian.unchecked(own.mean, own.chol), WhitenedState(*own[2:]))
         loop = LoopState.start(state)
-        failed = np.asarray(self.outcomes[i] is Outcome.NON_FINITE)
+        failed = np.asarray(self.outcomes[i] in FAILURES)
         loop = loop._replace(count=np.asarray(self.num_steps[i], np.int32), failed=failed)
         record = Record(start_evaluations=int(self.start_evaluations[i]), grows=True)
         q, empty = to_device(state.approximation), Trace.empty(0, own.mean.dtype)
