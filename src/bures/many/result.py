@@ -122,6 +122,7 @@ class Fits:
         """An ArviZ `DataTree` of plain draws, with the fits as a dimension `fit` of every variable."""
         from bures.export import import_from_dict
 
+        check_positive_integer("num_draws", num_draws, "It is the number of draws of each fit.")
         from_dict, z = import_from_dict(), self.sample(key, num_draws)
         size = self.models.chunk_size
         chunks = [slice(i, min(i + size, len(self))) for i in range(0, len(self), size)]
