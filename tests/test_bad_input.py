@@ -146,6 +146,16 @@ REFUSED = {
         lambda: fit(objective=bures.ELBO(), geometry=bures.ForwardBackward(0.1), family=bures.LowRank()),
         ["geometry", "LowRank", "forward_backward", "Whitened()"],
     ),
+    # files, pages and figures
+    "Parquet of no file": (lambda: bures.Parquet("none.parquet"), ["paths", "none.parquet", "Check the path"]),
+    "Parquet of a number": (lambda: bures.Parquet(3), ["paths", "3", "path"]),
+    "page with a number for a path": (lambda: fit().report(3), ["path", "3"]),
+    "page with a number for a title": (lambda: fit().report("x.html", title=3), ["title", "text", "3"]),
+    "figure of a target": (lambda: bures.plot.summary(TARGET), ["fit", "bures.Fit", "Pass"]),
+    "no draws of many fits": (
+        lambda: bures.fit_many(lambda z, y: log_density(z), np.zeros((2, 1)), KEY, dim=2).to_arviz(KEY, 0),
+        ["num_draws", "positive integer", "0"],
+    ),
     # keys
     "key an integer": (lambda: fit(key=0), ["key", "jax.random.key(0)"]),
     "key a NumPy seed": (lambda: fit(key=np.int64(3)), ["key", "jax.random.key(0)"]),

@@ -6,6 +6,7 @@ from problems import run_command, run_commands
 
 import bures
 from bures.cli.methods import make_estimator
+from bures.cli.targets import find_target
 from bures.fitting import default_estimator
 
 
@@ -49,6 +50,13 @@ MISTAKES = {
     "fit eggbox --family low-rank --rank -1": "rank must be a whole number, or None",
     "fit eggbox --family low-rank --objective elbo --geometry forward-backward --step-size 0.1": "move a LowRank",
     "bench speeed": "benchmark must be one of posteriordb, speed",
+    "fit eggbox --seed 99999999999999999999": "--seed must be a whole number of at most 64 bits",
+    "sample eggbox --seed 99999999999999999999": "--seed must be a whole number of at most 64 bits",
+    "fit eggbox --num-samples 3 --no-progress": "num_samples must be an integer of at least 25",
+    "fit model.py:log_density --dim 1000000000000000": "out of memory",
+    "fit eggbox --distributed --coordinator x --num-processes 1 --process-id 0": "coordinator must be host:port",
+    "fit eggbox --distributed --coordinator x:1 --num-processes 0 --process-id 0": "num_processes must be a positive",
+    "fit eggbox --distributed --coordinator x:1 --num-processes 2 --process-id 2": "process_id must be a whole number",
     "bench speed --path here": "bench speed takes no --path",
     "bench speed --only nothing": "--only must be one of",
     "bench speed --quick": "bench speed takes no --quick",
@@ -145,6 +153,15 @@ def test_mistakes_are_one_line_and_status_2(arguments, done):
     assert done[arguments].returncode == 2
     assert MISTAKES[arguments] in done[arguments].stderr
     assert len(done[arguments].stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("content", [b"[1, 2]", b"nonsense", b"\xff\xfe", b'{"y": [[1.0], [1.0, 2.0]]}'])
+def test_data_that_are_no_arguments_by_name_are_refused(content, folder, tmp_path):
+    pytest.importorskip("numpyro")
+    path = tmp_path / "data.json"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"--data must be a JSON file of arguments by name.*data\.json.*For example"):
+        find_target(f"{folder / 'good.py'}:f", None, path)
 
 
 def test_a_resumed_fit_keeps_to_its_limits(tmp_path):

@@ -384,3 +384,19 @@ def test_draws_of_uneven_weights_are_not_the_last_word(ness, needs_even, trusted
     assert found.trustworthy
     uneven = SimpleNamespace(diagnostics=found, approximation=fit.approximation, target=fit.target)
     assert rung_of_fit("Gaussian", uneven, fit.draws(), jax.random.key(1), 100, needs_even).trustworthy is trusted
+
+
+def test_a_density_without_a_value_somewhere_is_told():
+    """Rungs leave such places out, as those of density zero: who meant another value there has to hear of it."""
+
+    def log_density(z):
+        return jnp.where(z[0] > 1, jnp.nan, -jnp.sum(z**2) / 2)
+
+    tree = bures.sample(log_density, dim=2, key=jax.random.key(0))
+    assert np.all(tree.posterior["z"].values[..., 0] <= 1)
+    assert "log density is NaN or plus infinity" in tree.attrs["verdict"]
+
+
+def test_a_density_that_is_zero_all_over_says_what_to_do():
+    with pytest.raises(ValueError, match=r"positive, finite density.*Check the log density.*initial_point"):
+        bures.sample(lambda z: z[0] * 0 - jnp.inf, dim=2, key=jax.random.key(0))

@@ -148,6 +148,16 @@ def test_a_failing_fit_harms_no_other(fits, data):
     assert "Not to be trusted: 3." in str(others)
 
 
+def test_draws_beyond_an_edge_are_named():
+    def log_density(z, data):
+        return jnp.where(z[0] < data, -jnp.inf, -(z[0] ** 2) / 2)
+
+    fits = bures.fit_many(log_density, np.array([-1.0, -100.0]), jax.random.key(0), dim=1, objective=bures.ELBO())
+    assert [outcome.name for outcome in fits.outcomes] == ["ZERO_DENSITY", "CONVERGED"]
+    assert fits[0].outcome is bures.Outcome.ZERO_DENSITY and bool(fits[0].loop.failed)
+    assert np.isfinite(fits.mean).all()
+
+
 def test_density_that_fails_later_keeps_the_best_so_far():
     """Beyond 1 sd the density is NaN: the start sees the edge of it, the steps meet it."""
 

@@ -12,6 +12,7 @@ from bures.engine import Evaluator
 from bures.family import GaussianMixture
 from bures.frontends.callback import HostLogDensity
 from bures.mixing import rounds
+from bures.mixing.further import FurtherRun
 from bures.mixing.moving import Moved
 from bures.mixing.pause import Round
 from bures.mixing.pool import Batch, Pool, draw_batch
@@ -359,6 +360,43 @@ def test_where_little_is_to_be_gained_a_fit_in_many_dimensions_soon_ends():
     fit = bures.fit(target, key=jax.random.key(0), family=bures.Mixture())
     assert fit.diagnostics.ness > 0.97
     assert fit.record.mixed_evaluations <= 1800
+
+
+@pytest.mark.parametrize(("then", "outcome"), [(np.nan, "NON_FINITE"), (-np.inf, "ZERO_DENSITY")])
+@pytest.mark.parametrize("after", [300, 800])
+def test_a_fit_whose_density_fails_in_a_round_is_whole(then, outcome, after, tmp_path):
+    """Before the first round is over, and after the first: no round that failed is reported, kept or paid for twice."""
+    density, reported = FailsLate(then, after), []
+    target = bures.Target(HostLogDensity(density), 2)
+
+    def note(count, q, info):
+        reported.append(count)
+
+    fit = bures.fit(target, key=jax.random.key(0), family=bures.Mixture(), callback=note)
+    assert fit.outcome is bures.Outcome[outcome]
+    assert fit.num_steps == (after == 800) and reported == list(range(1, fit.num_steps + 1))
+    assert fit.num_log_density_evaluations == after - density.left
+    assert f"{fit.num_steps} rounds" in repr(fit)
+    fit.save(tmp_path / "x.fit")
+    loaded = bures.load(tmp_path / "x.fit", target=target)
+    assert (loaded.outcome, str(loaded)) == (fit.outcome, str(fit))
+
+
+@pytest.mark.parametrize("unknown", [np.nan, np.inf])
+def test_a_mixture_whose_draws_have_no_log_density_has_not_converged(unknown):
+    target = bures.Target(lambda z: jnp.where(z[0] > 1, unknown, -jnp.sum(z**2) / 2), 2)
+    fit = bures.fit(target, key=jax.random.key(0), family=bures.Mixture())
+    assert fit.outcome is bures.Outcome.NON_FINITE
+    assert fit.approximation.is_valid()
+    assert not fit.diagnostics.trustworthy
+
+
+def test_a_bound_that_is_not_finite_settles_nothing():
+    start = GaussianMixture.of_gaussians([(np.zeros(2), np.eye(2))], np.ones(1))
+    rng = np.random.default_rng(0)
+    seen = [Round(bound, 0.1, 2.0, 1000, 1.0) for bound in (*np.linspace(0, 1, 59), -np.inf)]
+    begun = rounds.first_pause(rng, start, (), 10_000, None)._replace(rounds=tuple(seen), by_elbo=1, polishing=1)
+    assert FurtherRun(rng, None, begun).rise(1) == np.inf
 
 
 def test_many_modes_do_not_make_more_than_the_most_components():

@@ -130,6 +130,21 @@ KINDS = {
     "bures.predict.draws": "record",
     "Target.sample": "function",
     "predict.target": "target",
+    "paths": "path",
+    "columns": "mapping",
+    "reference": "skip",
+    "title": "title",
+    "coordinator": "option",
+    "num_processes": "count",
+    "process_id": "number",
+    "heartbeat_seconds": "count",
+    "connect_seconds": "count",
+    "fit": "state",
+    "ax": "skip",
+    "samples": "skip",
+    "plot.weights_tail.num_samples": "skip",
+    "plot.weights_tail.key": "skip",
+    "plot.summary.key": "skip",
 }
 
 
@@ -186,6 +201,8 @@ def bad_values() -> dict[str, dict[str, Any]]:
         "any real": real,
         "optional": {label: value for label, value in positive.items() if label != "None"},
         "columns": {label: value for label, value in count.items() if label not in ("0", "None")},
+        "number": {label: value for label, value in count.items() if label not in ("0", "None")},
+        "title": {"a number": lambda: 3, "a list": lambda: ["x"], "object": thing},
         "warmup": {label: value for label, value in count.items() if label != "0"},
         "matrix dim": count | {"10**7": lambda: 10**7},
         "points": {label: value for label, value in arrays.items() if label not in fine},
@@ -455,6 +472,21 @@ def good_calls() -> dict[str, tuple[Any, dict[str, Any]]]:
         "support.Simplex": (Simplex, {}),
         "support.Ordered": (Ordered, {}),
     }
+    fits = bures.fit_many(lambda z, y: -((z[0] - y[0]) ** 2), np.zeros((3, 1)), key, dim=1)
+    calls |= {
+        "Parquet": (bures.Parquet, {"paths": _parquet(), "columns": {"x": "a"}}),
+        "Fits.sample": (fits.sample, {"key": key, "n": 3}),
+        "Fits.to_arviz": (fits.to_arviz, {"key": key, "num_draws": 3}),
+        "Fit.report": (fit.report, {"path": f"{_saved()}.html"}),
+        "distributed.start": (
+            bures.distributed.start,
+            {"coordinator": "here:1", "num_processes": 1, "process_id": 0, "connect_seconds": 1},
+        ),
+        "plot.summary": (bures.plot.summary, {"fit": fit}),
+        "plot.evolution": (bures.plot.evolution, {"fit": fit}),
+        "plot.bound_trace": (bures.plot.bound_trace, {"fit": fit}),
+        "plot.weights_tail": (bures.plot.weights_tail, {"fit": fit}),
+    }
     calls["shard_rows"] = bures.shard_rows, {"data": np.zeros((4, 2))}
     for name, each in (("Gaussian", q), ("LowRankGaussian", low), ("GaussianMixture", mixture)):
         calls |= {
@@ -486,6 +518,16 @@ def _small_fit() -> Any:
 @functools.cache
 def _folder() -> tempfile.TemporaryDirectory:
     return tempfile.TemporaryDirectory(prefix="bures-torture-")  # gone when the process ends
+
+
+@functools.cache
+def _parquet() -> str:
+    import pyarrow
+    import pyarrow.parquet
+
+    path = str(Path(_folder().name) / "rows.parquet")
+    pyarrow.parquet.write_table(pyarrow.table({"a": [1.0, 2.0]}), path)
+    return path
 
 
 @functools.cache

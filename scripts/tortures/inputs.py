@@ -26,7 +26,7 @@ from tortures.calls import KINDS, bad_values, good_calls
 _LIMIT = 10.0  # seconds of a case, of the processor's time
 _WALL = 120.0  # and by the clock, on a machine that does other things
 # Records that bures itself makes, and modules: nothing that users construct.
-_MADE = {"Diagnostics", "Estimate", "Field", "Fit", "Info", "State", "Outcome", "Centring", "SNR", "Fits", "Parquet"}
+_MADE = {"Diagnostics", "Estimate", "Field", "Fit", "Info", "State", "Outcome", "Centring", "SNR", "Fits"}
 
 
 def run(short: bool) -> dict[str, Any]:

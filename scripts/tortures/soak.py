@@ -10,6 +10,7 @@ import os
 import queue
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -122,7 +123,8 @@ def _is_stopped(pid: int) -> bool:
 
 
 def _targets() -> dict[str, Any]:
-    """Built-in targets, made once: another seed of one compiles nothing."""
+    """Built-in targets, and some that are zero or not defined somewhere, made once: another seed compiles nothing."""
+    import jax.numpy as jnp
     import numpy as np
 
     import bures
@@ -140,6 +142,9 @@ def _targets() -> dict[str, Any]:
         "student_t 8": models.student_t(dim=8, degrees_of_freedom=3.0),
         "logistic": models.logistic_regression(X, y),
         "census": models.census(),
+        "cut at zero": bures.Target(lambda z: jnp.where(z[0] > 0, -z[0] - jnp.sum(z[1:] ** 2), -jnp.inf), 3),
+        "unknown beyond one": bures.Target(lambda z: jnp.where(z[0] > 1, jnp.nan, -jnp.sum(z**2) / 2), 2),
+        "overflowing": bures.Target(lambda z: -jnp.sum(z**2) / 2 - jnp.exp(jnp.exp(2 * z[0])), 2),
     }
     return made | {f"gaussian {d}": models.gaussian(d, condition_number=100.0) for d in (1, 2, 10, 40, 120)}
 
@@ -175,6 +180,8 @@ def _inconsistent(fit: Any) -> str:
 
     found, q = fit.diagnostics, fit.approximation
     trusted = found.verdict in (Verdict.CLOSE, Verdict.USABLE)
+    converged, is_unjudged = fit.outcome is bures.Outcome.CONVERGED, found.verdict is Verdict.UNJUDGED
+    steps = [step for step, _ in fit.path]
     checks = {
         "parts are finite": all(np.all(np.isfinite(part)) for part in q.parts().values()),
         "q is valid": bool(q.is_valid()),
@@ -187,10 +194,23 @@ def _inconsistent(fit: Any) -> str:
         "a decided fit is close": found.verdict is not Verdict.CLOSE or found.ness >= 0.5,
         "Jensen": not trusted or found.elbo <= found.log_evidence + 1e-6,
         "what is trusted is finite": not trusted or math.isfinite(found.log_evidence),
-        "the limits are kept": fit.outcome is not bures.Outcome.CONVERGED or fit.num_steps > 0,
+        "one that converged took steps": not converged or fit.num_steps > 0,
+        "one that converged has a bound": not converged or math.isfinite(fit.trace.bound[-1]),
+        "one that converged can be judged": not converged or not math.isnan(found.elbo) or is_unjudged,
+        "its path goes by its steps": all(a < b for a, b in itertools.pairwise(steps)) and steps[-1] <= fit.num_steps,
         "it prints": fit.outcome.name in str(fit),
+        "a file keeps it": _loaded(fit) == str(fit),
     }
     return ", ".join(name for name, holds in checks.items() if not holds)
+
+
+def _loaded(fit: Any) -> str:
+    """What is printed of it after it was saved and loaded."""
+    import bures
+
+    with tempfile.TemporaryDirectory(prefix="bures-torture-") as folder:
+        fit.save(Path(folder) / "x.fit")
+        return str(bures.load(Path(folder) / "x.fit", target=fit.target))
 
 
 def _work(seed: int, count: int) -> None:

@@ -7,6 +7,7 @@ bit. Process 0 alone prints and writes.
 
 import atexit
 import os
+import re
 import signal
 import sys
 import threading
@@ -59,6 +60,8 @@ def start(
     given = coordinator is not None, num_processes is not None, process_id is not None
     if any(given) and not all(given):
         raise fail("coordinator, num_processes and process_id", "given together", given, _GIVEN)
+    if coordinator is not None:
+        _check_place(coordinator, num_processes, process_id)
     check_positive_integer("heartbeat_seconds", heartbeat_seconds, "For example 20.")
     check_positive_integer("connect_seconds", connect_seconds, "For example 300.")
     try:
@@ -72,10 +75,19 @@ def start(
         )
     except (ValueError, RuntimeError) as error:
         late = f"All have to come within connect_seconds={connect_seconds}."
-        raise RuntimeError(f"The processes could not find each other: {error} {_GIVEN} {late}") from error
+        raise ConnectionError(f"The processes could not find each other: {error} {_GIVEN} {late}") from error
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     atexit.register(_end_alone)  # it runs before JAX's own end, which would wait for a process that is lost
+
+
+def _check_place(coordinator: Any, num_processes: Any, process_id: Any) -> None:
+    """Where process 0 is, and which of how many this one is."""
+    if not isinstance(coordinator, str) or not re.fullmatch(r".+:\d+", coordinator):
+        raise fail("coordinator", "host:port of process 0", coordinator, "For example 10.0.0.1:1234.")
+    check_positive_integer("num_processes", num_processes, "It is how many processes there are.")
+    if isinstance(process_id, bool) or not isinstance(process_id, int) or not 0 <= process_id < num_processes:
+        raise fail("process_id", f"a whole number from 0 to {num_processes - 1}", process_id, "Each has its own.")
 
 
 def count() -> int:

@@ -59,6 +59,7 @@ _MESSAGES = {
         "limit, or go on with fit.resume()."
     ),
 }
+FAILURES = (Outcome.NON_FINITE, Outcome.ZERO_DENSITY)  # those of a step, or of a round, that could not be taken
 CUT_SHORT = (Outcome.INTERRUPTED, Outcome.TIME_LIMIT, Outcome.EVALUATION_LIMIT)  # those that resume() takes further
 
 

@@ -18,6 +18,7 @@ from bures.cli.methods import (
     make_estimator,
     make_family,
     make_geometry,
+    make_key,
     make_objective,
     make_start,
 )
@@ -150,8 +151,12 @@ def fit(
 
     jax.config.update("jax_enable_x64", not float32)
     import bures
+    from bures.diagnostics.diagnostics import check_diagnosis
 
     _join_processes(distributed, coordinator, num_processes, process_id)
+    key = make_key(seed)
+    if num_samples is not None:  # before any work is done
+        check_diagnosis(num_samples, k or 10)
     model, name = find_target(target, dim, data)
     check_folder(out)
     limits: dict[str, Any] = dict(max_seconds=max_seconds, max_evaluations=max_evaluations)
@@ -164,7 +169,7 @@ def fit(
         bound, kind = make_objective(objective, k, alpha), make_family(family, rank)
         result = bures.fit(
             model,
-            key=jax.random.key(seed),
+            key=key,
             objective=bound,
             estimator=make_estimator(model, bound, estimator, given(M=m, indices=indices, draws=draws), kind),
             geometry=make_geometry(geometry, step_size),
@@ -214,12 +219,13 @@ def sample(
     import bures
     from bures.ladder.files import check_file, write_tree
 
+    key = make_key(seed)
     if out is not None:
         check_file(out)
     model, name = find_target(target, dim, data)
     tree = bures.sample(
         model,
-        key=jax.random.key(seed),
+        key=key,
         num_draws=draws,
         max_seconds=max_seconds,
         max_evaluations=max_evaluations,
@@ -369,6 +375,9 @@ def main() -> None:
         said = remedy(error) if type(error) is ModuleNotFoundError else None
         message = said or " ".join(str(error).split())
         typer.echo(f"bures: {message}", err=True)
+        sys.exit(2)
+    except MemoryError as error:
+        typer.echo(f"bures: out of memory: {error}. Take fewer dimensions or draws: --dim, -K, -M.", err=True)
         sys.exit(2)
     except KeyboardInterrupt:
         typer.echo("bures: interrupted", err=True)

@@ -52,6 +52,14 @@ def given(**options: Any) -> dict[str, Any]:
     }
 
 
+def make_key(seed: int) -> Any:
+    import jax
+
+    if not -(2**63) <= seed < 2**63:
+        raise ValueError(f"--seed must be a whole number of at most 64 bits, but got {seed}. For example 0.")
+    return jax.random.key(seed)
+
+
 def make_objective(name: ObjectiveName | None, k: int | None, alpha: float | None) -> Any:
     import bures
 

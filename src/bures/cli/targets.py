@@ -57,10 +57,23 @@ def _as_target(found: Any, text: str, dim: int | None, data: Path | None) -> Any
     if dim is not None:
         return bures.Target(found, dim)
     if "numpyro" in sys.modules:
-        arguments = {} if data is None else json.loads(data.read_text())
-        arrays = {name: np.asarray(value) if isinstance(value, list) else value for name, value in arguments.items()}
-        return bures.frontends.from_numpyro(found, **arrays)
+        return bures.frontends.from_numpyro(found, **({} if data is None else _arguments(data)))
     raise ValueError(f"{text} is a bare log density: give its dimension with --dim.")
+
+
+def _arguments(data: Path) -> dict[str, Any]:
+    """Arguments by name, lists as arrays."""
+    try:
+        found = json.loads(data.read_text())
+        if isinstance(found, dict):
+            return {name: np.asarray(value) if isinstance(value, list) else value for name, value in found.items()}
+        reason = f"it holds a {type(found).__name__}"
+    except ValueError as error:  # no JSON, no text, or lists of several lengths
+        reason = str(error)
+    raise ValueError(
+        f"--data must be a JSON file of arguments by name, but {str(data)!r} is none: {reason.rstrip('.')}. "
+        'For example {"y": [1.0, 2.0]}.'
+    )
 
 
 def _check_dim(target: Any, text: str, dim: int | None) -> None:

@@ -20,6 +20,11 @@ from bures.target import Target
 _HELD = 2**23  # elements: draws with more are not held, but made anew, a block at a time, when they are asked for
 _BLOCK, _LEAST_ROWS = 2**20, 100  # elements of a block, and its least draws
 
+NO_DENSITY = (
+    "None of the draws has a positive, finite density: the approximation misses the target. Check the log density at "
+    "its mean, or give Target an initial_point where it is finite."
+)
+
 
 class Points:
     """Draws of q that are not held: a generator gives the same ones each time they are asked for."""
@@ -122,7 +127,7 @@ class WeightedDraws(NamedTuple):
         """
         log_weights = self.smoothed()
         if not np.isfinite(np.max(log_weights)):
-            raise ValueError("None of the draws has a positive, finite density: the approximation misses the target.")
+            raise ValueError(NO_DENSITY)
         rng = host_generator(key)
         return rng.permutation(systematic(rng, np.exp(log_weights - np.max(log_weights)), n))
 

@@ -27,7 +27,7 @@ from bures.mixing import Mixing, Pause, Round, first_pause, fit_mixture
 from bures.mixing.rounds import evaluations_for
 from bures.modes import find_modes
 from bures.objective import IWELBO
-from bures.outcome import Outcome
+from bures.outcome import FAILURES, Outcome
 from bures.search import Budget
 from bures.start import Mode, Start
 from bures.target import Target
@@ -155,6 +155,7 @@ def _run_from(
 
     def result(approximation: GaussianMixture, rounds: Sequence[Round], pause: Pause | None, outcome: Outcome) -> Fit:
         record.mixed_rounds, record.mixed_evaluations = len(rounds), sum(each.draws for each in rounds)
+        record.mixed_rounds += outcome in FAILURES
         record.cut_evaluations = cut + evaluator.count - before - (record.mixed_evaluations - begun.drawn)
         record.seconds["steps"] = spent + time.perf_counter() - began
         record.pause = pause if keeps else None
@@ -198,7 +199,7 @@ def _fit_of_rounds(
     loop = LoopState.start(init_state(target, init=approximation, **method.parts()))
     trace = _trace(rounds, dtype)
     best = np.asarray(trace.bound[-1] if trace.bound.size else -np.inf, dtype)
-    failed = np.asarray(outcome in (Outcome.NON_FINITE, Outcome.ZERO_DENSITY))
+    failed = np.asarray(outcome in FAILURES)
     loop = loop._replace(count=np.asarray(len(rounds), np.int32), best_bound=best, failed=failed)
     passed = tuple((count, to_device(each)) for count, each in path)
     return Fit(to_device(approximation), trace, passed, target, method, key, loop, outcome.value, record)

@@ -100,7 +100,8 @@ class Record:
         self.grows = grows  # whether late steps take more draws, as those of the default method on the host do
         self.seconds = dict(seconds or {})
         self.judgement = judgement
-        self.mixed_rounds, self.mixed_evaluations = mixed_rounds, mixed_evaluations  # of a mixture, before other steps
+        self.mixed_rounds = mixed_rounds  # of a mixture, before other steps; one that failed is among them
+        self.mixed_evaluations = mixed_evaluations  # of those that did not
         self.refinement = refinement
         self.cut_evaluations = cut_evaluations  # of steps that were begun when a limit, or the user, ended the fit
         self.plan = plan
@@ -149,6 +150,11 @@ class Fit(Module):
     def num_steps(self) -> int:
         _check_concrete("num_steps", self.loop.count)
         return int(self.loop.count)
+
+    @property
+    def is_in_rounds(self) -> bool:
+        """Whether all its steps so far were rounds of a mixture."""
+        return self.num_steps + int(self.loop.failed) == self.record.mixed_rounds > 0
 
     @property
     def methods(self) -> Methods:
@@ -424,7 +430,7 @@ class Fit(Module):
         """The outcome, and what the judgement says."""
         method = self.method
         names = [type(part).__name__ for part in (method.objective, method.estimator, method.geometry)]
-        is_mixed = self.num_steps == self.record.mixed_rounds > 0
+        is_mixed = self.is_in_rounds
         by = f"{names[0]} on a pool of draws" if is_mixed else " × ".join(names)
         how = f"{by}, {self.approximation.label}, {self.num_steps} {'rounds' if is_mixed else 'steps'}"
         text = f"Fit of {self.target.dim} dimensions by {how}\n{self.outcome}"

@@ -51,6 +51,11 @@ _SMC_LIMIT = 60_000  # evaluations of tempered SMC: NUTS takes over where they d
 _NUTS_LIMIT = 1_000_000
 _FIT, _REFINE, _SMC, _NUTS, _SEARCH, _CHOICE = range(6)  # with the key, for the parts of a climb
 
+_UNKNOWN = (
+    " Where the log density is NaN or plus infinity, as at {share:.2g}% of the Gaussian's draws, it counts as minus "
+    "infinity: there are no draws there."
+)
+
 
 def sample(
     target_or_model: Target | Callable[[Float[Array, " dim"]], Float[Array, ""]] | Any,
@@ -119,6 +124,7 @@ class _Climb:
         self.best: Rung | None = None
         self.spent: dict[str, int] = {}
         self.note = ""  # why it ended before the last rung
+        self.unknown = 0.0  # share of the first fit's draws that have no log density
 
     def run(self) -> Rung:
         """Up to the first rung that passes, or to where the budget, or the user, ends it."""
@@ -135,6 +141,7 @@ class _Climb:
 
     def tree(self, rung: Rung) -> "DataTree":
         verdict = rung.verdict if rung.trustworthy else self.note + rung.verdict
+        verdict += _UNKNOWN.format(share=100 * self.unknown) if self.unknown else ""
         return rung.tree(verdict, self.spent, self.budget.seconds)
 
     def climb(self) -> None:
@@ -163,6 +170,8 @@ class _Climb:
             if fit.outcome is Outcome.INTERRUPTED:
                 raise KeyboardInterrupt
             fit.judge_with(evaluator, evaluations_of_search(target.dim, fit.record.modes))
+        log_p = fit.draws().log_p
+        self.unknown = float(np.mean(np.isnan(log_p) | np.isposinf(log_p)))
         self.reach_fit(name, fit)
         return fit
 

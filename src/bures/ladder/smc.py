@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 
 from bures import linalg
 from bures.diagnostics.pareto import pareto_khat
-from bures.diagnostics.weighted import WeightedDraws
+from bures.diagnostics.weighted import NO_DENSITY, WeightedDraws
 from bures.engine import Evaluator
 from bures.ladder.base import Base
 from bures.ladder.chains import LEAST_FAMILIES, Precision, measure, slowest
@@ -204,7 +204,7 @@ def _normalised(log_weights: Float[np.ndarray, " n"]) -> tuple[Float[np.ndarray,
     """Weights that sum to one, and the log of the mean weight."""
     top = float(np.max(log_weights))
     if not math.isfinite(top):
-        raise ValueError("None of the draws has a positive, finite density: the approximation misses the target.")
+        raise ValueError(NO_DENSITY)
     weights = np.exp(log_weights - top)
     return weights / np.sum(weights), top + math.log(float(np.mean(weights)))
 

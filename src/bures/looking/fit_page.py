@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from bures.check import fail
 from bures.diagnostics.diagnostics import Verdict
+from bures.files import check_path, write_atomically
 from bures.looking.elements import choose, elements_of
 from bures.looking.notebook import html_of_pairs
 from bures.looking.table import Summary, decimals_of, moments, number_text, sentence, summarise_fit
 from bures.outcome import Outcome
 from bures.page import document, figure_of, text
-from bures.storage import write_atomically
 
 if TYPE_CHECKING:
     from bures.fitting import Fit
@@ -54,7 +55,9 @@ figure .box img { max-width: 100%; width: auto; }
 
 def write_page(fit: "Fit", path: Any, *, reference: Any = None, title: str | None = None) -> Path:
     """See `Fit.report`."""
-    path = Path(path)
+    path = check_path("path", path)
+    if title is not None and not isinstance(title, str):
+        raise fail("title", "text", title, "Leave it out for one made of the fit.")
     write_atomically(path, page_of(fit, reference=reference, title=title).encode())
     return path
 

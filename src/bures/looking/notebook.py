@@ -26,7 +26,7 @@ def short(fit: "Fit") -> str:
 
 
 def steps_of(fit: "Fit") -> str:
-    return "rounds" if fit.num_steps == fit.record.mixed_rounds > 0 else "steps"
+    return "rounds" if fit.is_in_rounds else "steps"
 
 
 def html_of_fit(fit: "Fit") -> str:

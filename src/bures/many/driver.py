@@ -24,7 +24,7 @@ from bures.many.result import Fits
 from bures.many.start import find_starts
 from bures.many.steps import Lanes, gradients, log_q, whitened_steps
 from bures.objective import AbstractObjective
-from bures.outcome import FALL, FALL_STEPS, Outcome
+from bures.outcome import FAILURES, FALL, FALL_STEPS, Outcome
 from bures.target.checks import check_vector
 from bures.threads import one_blas_thread
 
@@ -200,12 +200,13 @@ class _Run:
         for number in range(self.max_steps):
             if not active.size:
                 break
-            sound = np.ones(count, bool)
+            sound, zero = np.ones(count, bool), np.zeros(count, bool)
             for methods, group in zip(self.methods, (active[~more[active]], active[more[active]]), strict=True):
                 method = methods.at(number)
                 for fits in self.evaluator.held(group, method.estimator.M * method.objective.K):
                     q = lanes.at(fits)
                     moved, sound[fits], bound = self._step(noise, number, fits, q, method)
+                    zero[fits] = np.isneginf(bound)
                     rises = sound[fits] & (bound > best_bound[fits])
                     best.put(fits[rises], q.at(rises))
                     best_bound[fits[rises]] = bound[rises]
@@ -216,10 +217,12 @@ class _Run:
             steps[good] += 1
             calm[good] = np.where(lanes.gap[good] < self.tolerance, calm[good] + 1, 0)
             codes[active[~sound[active]]] = Outcome.NON_FINITE.value
+            codes[active[zero[active]]] = Outcome.ZERO_DENSITY.value
             codes[active[falling[active] >= FALL_STEPS]] = Outcome.DIVERGED.value
             codes[good[calm[good] >= PATIENCE]] = Outcome.CONVERGED.value
             active = active[codes[active] == Outcome.MAX_STEPS.value]
-        fallen = np.flatnonzero(np.isin(codes, (Outcome.NON_FINITE.value, Outcome.DIVERGED.value)) & (steps > 0))
+        fallen = [each.value for each in (*FAILURES, Outcome.DIVERGED)]
+        fallen = np.flatnonzero(np.isin(codes, fallen) & (steps > 0))
         lanes.put(fallen, best.at(fallen))
         return codes, steps
 

@@ -20,7 +20,7 @@ from bures.loop import LoopState, Method, State, Trace
 from bures.many.judging import Figures
 from bures.many.models import Models
 from bures.many.steps import Lanes
-from bures.outcome import Outcome
+from bures.outcome import FAILURES, Outcome
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -122,6 +122,7 @@ class Fits:
         """An ArviZ `DataTree` of plain draws, with the fits as a dimension `fit` of every variable."""
         from bures.export import import_from_dict
 
+        check_positive_integer("num_draws", num_draws, "It is the number of draws of each fit.")
         from_dict, z = import_from_dict(), self.sample(key, num_draws)
         size = self.models.chunk_size
         chunks = [slice(i, min(i + size, len(self))) for i in range(0, len(self), size)]
@@ -153,7 +154,7 @@ class Fits:
         own = self.lanes.at(np.array(i))
         state = State(Gaussian.unchecked(own.mean, own.chol), WhitenedState(*own[2:]))
         loop = LoopState.start(state)
-        failed = np.asarray(self.outcomes[i] is Outcome.NON_FINITE)
+        failed = np.asarray(self.outcomes[i] in FAILURES)
         loop = loop._replace(count=np.asarray(self.num_steps[i], np.int32), failed=failed)
         record = Record(start_evaluations=int(self.start_evaluations[i]), grows=True)
         q, empty = to_device(state.approximation), Trace.empty(0, own.mean.dtype)

@@ -58,7 +58,7 @@ class FurtherRun:
         self.pool = ManyPool(self.capacity, begun.batches)
         # Of the components at each batch of the pool, where they are known.
         self.log_components: list[np.ndarray] | None = None
-        self.settled, self.failure = False, None
+        self.settled, self.failure, self.flaw = False, None, None
 
     def pause(self) -> Pause:
         """What the next round depends on."""
@@ -86,7 +86,7 @@ class FurtherRun:
 
     @property
     def outcome(self) -> Outcome:
-        return self.failure or (Outcome.CONVERGED if self.settled else Outcome.MAX_STEPS)
+        return self.failure or self.flaw or (Outcome.CONVERGED if self.settled else Outcome.MAX_STEPS)
 
     def next(self) -> None:
         """Nothing comes after it."""
@@ -135,9 +135,12 @@ class FurtherRun:
         return late or self.q.num_components >= self.most or self.rise(self.begun.by_elbo) < _LEAST_RISE
 
     def rise(self, first: int) -> float:
-        """How much more the ELBO is in the second half of the last rounds than in the first; none is before `first`."""
+        """How much more the ELBO is in the second half of the last rounds than in the first; none is before `first`.
+
+        Where they are too few, or one of them has no finite ELBO, nothing is known: it may be any number.
+        """
         seen = self.rounds[first:][-_JUDGED_ROUNDS:]
-        if len(seen) < _JUDGED_ROUNDS:
+        if len(seen) < _JUDGED_ROUNDS or not all(math.isfinite(each.bound) for each in seen):
             return math.inf
         half = len(seen) // 2
         return _mean_bound(seen[half:]) - _mean_bound(seen[:half])
@@ -147,7 +150,9 @@ class FurtherRun:
         log_q = densities.log_density(log_components, self.q.log_shares)
         drawn = np.exp(log_q - densities.log_density(log_components, batch.proposal.log_shares))
         log_weights = batch.log_p - log_q
-        elbo = float(np.average(log_weights, weights=drawn))
+        own = drawn > 0  # others are none of q's, whatever they weigh
+        elbo = float(np.average(log_weights[own], weights=drawn[own])) if own.any() else -math.inf
+        self.flaw = batch.flaw(drawn) or (None if math.isfinite(elbo) else Outcome.ZERO_DENSITY)
         w = np.exp(log_weights - np.max(log_weights))
         gap = self.pool.log_evidence - elbo
         return Round(elbo, ness_of(w, drawn), 2 * gap, len(batch.z), float(self.q.min_eigenvalue()))

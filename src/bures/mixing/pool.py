@@ -32,9 +32,17 @@ class Batch:
         # Where no draw is usable, there is nothing to go on with.
         failure = Outcome.ZERO_DENSITY if np.all(np.isneginf(log_p)) else Outcome.NON_FINITE
         self.failure = None if usable.any() else failure
+        self._unknown = ~usable & ~np.isneginf(log_p)
         self.proposal, self.z = proposal, np.asarray(z, np.float64)
         self.log_p = np.where(usable, np.asarray(log_p, np.float64), -np.inf)
         self.score = np.where(usable[:, None], np.asarray(score, np.float64), 0.0)
+
+    def flaw(self, drawn: np.ndarray) -> Outcome | None:
+        """What a mixture cannot be called converged with: one of as many draws of its own would have no log p or score.
+
+        `drawn` is its density over that of the proposal. Where the density is zero, it is known.
+        """
+        return Outcome.NON_FINITE if np.sum(drawn[self._unknown]) >= 1 else None
 
 
 class Pool:

@@ -85,7 +85,8 @@ def fit_mixture(
                 run.round()
                 run = (run.next() if run.ended else None) or run
                 pause = run.pause()
-                stopped = bool(report(pause)) and not run.ended
+                if run.failure is None:  # a round that fails is none
+                    stopped = bool(report(pause)) and not run.ended
     except KeyboardInterrupt:
         if not pause.rounds:
             raise
@@ -125,7 +126,7 @@ class _Run:
         self.checking, self.expected, self.begun = begun.checking, begun.expected, begun
         self.max_components = begun.max_components or _MOST_COMPONENTS
         self.pool = Pool(_POOL, begun.batches)
-        self.settled, self.failure = False, None
+        self.settled, self.failure, self.flaw = False, None, None
 
     def pause(self) -> Pause:
         """What the next round depends on."""
@@ -181,7 +182,7 @@ class _Run:
 
     @property
     def outcome(self) -> Outcome:
-        return self.failure or (Outcome.CONVERGED if self.settled else Outcome.MAX_STEPS)
+        return self.failure or self.flaw or (Outcome.CONVERGED if self.settled else Outcome.MAX_STEPS)
 
     def proposal(self) -> GaussianMixture:
         """What to draw from: with components that do not help surely, so that their places are looked at again."""
@@ -278,6 +279,7 @@ class _Run:
         """Fresh draws of the proposal, as those of q."""
         log_q = self.q.log_density(batch.z)
         drawn = np.exp(log_q - batch.proposal.log_density(batch.z))
+        self.flaw = batch.flaw(drawn)
         w = bound.weights(batch.log_p, log_q, self.pool.log_evidence)
         value = self.pool.log_evidence + float(np.average(bound.of_tuples(w), weights=drawn))
         deficit = float(np.mean(bound.deficits(w, drawn, TAIL_SIZE)))

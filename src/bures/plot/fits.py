@@ -35,12 +35,18 @@ def _last_label(fit: Fit) -> str:
     return f"{fit.num_steps} (final)" if is_last else "the best, returned"
 
 
+def _check_fit(fit: Any) -> None:
+    if not isinstance(fit, Fit):
+        raise fail("fit", "a bures.Fit", fit, "Pass what bures.fit returned.")
+
+
 @styled
 def evolution(fit: Fit, ax: Axes | None = None, samples: Any = None) -> Axes:
     """The path of a fit in the plane: ellipses of 1 and 2 standard deviations over the target's density.
 
     Grey contours hold 20 to 95% of the target's probability; `samples` (n, 2) are drawn as dots.
     """
+    _check_fit(fit)
     if fit.target.dim != 2:
         raise fail("fit", "one of a target in the plane", f"{fit.target.dim} dimensions", "Use bures.plot.pairs.")
     earlier = [(str(step), q) for step, q in fit.path if step != fit.num_steps]
@@ -85,6 +91,7 @@ def bound_trace(fit: Fit, ax: Axes | None = None) -> Axes:
 
     The view follows the bulk of the run, so that a terrible start does not flatten the rest.
     """
+    _check_fit(fit)
     ax = ax or new_axes(1, (5, 3))[0]
     bound, clipped = np.asarray(fit.trace.bound, np.float64), np.asarray(fit.trace.clipped)
     ax.set(xlabel="step", ylabel=f"{describe_objective(fit.method.objective)} (nats)")
@@ -148,6 +155,7 @@ def weights_tail(
     In these axes a tail of shape k̂ ends as a line of slope −1 / k̂: the flatter, the fewer draws carry the weight. The
     draws are those the fit was judged by; with a `key`, as many new ones or `num_samples`.
     """
+    _check_fit(fit)
     ax = ax or new_axes(1, (5, 3))[0]
     pool = fit.draws()
     if key is not None:
@@ -184,6 +192,7 @@ def summary(fit: Fit, key: Key[Array, ""] | None = None) -> Figure:
 
     The draws are those the fit was judged by; with a `key`, new ones.
     """
+    _check_fit(fit)
     figure = new_figure((10, 4.6))
     if fit.target.dim == 2:
         axes = figure.subplot_mosaic("EB\nET", width_ratios=[1.2, 1])

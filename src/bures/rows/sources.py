@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from bures.check import fail
+from bures.files import check_path
 
 _BLOCK_BYTES = 2**23  # of a block, in the types of the source: two of them are held, one being read
 _MOST_ROWS = 2**16
@@ -78,10 +79,12 @@ class Parquet:
     def __init__(self, paths: Any, columns: Mapping[str, str | Sequence[str]] | None = None):
         parquet, pool = _pyarrow("pyarrow.parquet"), _pyarrow("pyarrow").default_memory_pool()
         self._release = pool.release_unused  # what pyarrow keeps for later is not small
-        several = [paths] if isinstance(paths, str | Path) else list(paths)
-        self._files = [parquet.ParquetFile(path, pre_buffer=False) for path in several]  # else it reads all ahead
+        several = paths if isinstance(paths, list | tuple) and paths else [paths]
+        self._files = [
+            parquet.ParquetFile(_file(path), pre_buffer=False) for path in several
+        ]  # else it reads all ahead
         schema = self._files[0].schema_arrow
-        self.columns = {name: name for name in schema.names} if columns is None else dict(columns)
+        self.columns = {name: name for name in schema.names} if columns is None else _checked(columns)
         for name, wanted in self.columns.items():
             for column in _listed(wanted):
                 if column not in schema.names:
@@ -149,6 +152,23 @@ def _common_type(schemas: Sequence[Any], column: str) -> np.dtype:
     if any(column not in schema.names for schema in schemas):
         raise fail("paths", f"of files that all have the column {column!r}", "one without it", "Check the files.")
     return np.result_type(*(np.dtype(schema.field(column).type.to_pandas_dtype()) for schema in schemas))
+
+
+def _file(path: Any) -> Path:
+    path = check_path("paths", path)
+    if not path.is_file():
+        raise fail("paths", "a Parquet file, or a list of several", str(path), "Check the path: there is no such file.")
+    return path
+
+
+def _checked(columns: Any) -> dict[str, str | Sequence[str]]:
+    """Parts of a row by name."""
+    wanted = columns.values() if isinstance(columns, Mapping) else ()
+    names = [name for each in wanted for name in (each if isinstance(each, list | tuple) else [each])]
+    if not names or not all(isinstance(name, str) for name in (*columns, *names)):
+        remedy = 'For example {"x": ["distance", "hour"], "y": "paid"}.'
+        raise fail("columns", "a dict of names of columns, or of lists of them, by name", columns, remedy)
+    return dict(columns)
 
 
 def _listed(wanted: str | Sequence[str]) -> Sequence[str]:
