@@ -581,3 +581,27 @@ def test_steps_of_low_rank_make_no_matrix(geometry, objective):
     state = bures.init(target, init=q, **method)
     jaxpr = jax.make_jaxpr(lambda key, state: bures.step(key, state, target, **method))(jax.random.key(0), state)
     assert dim * n <= largest_array(jaxpr) <= 3 * (n + r) * dim < dim**2
+
+
+@pytest.mark.parametrize("shift", [0.01, 0.1])
+def test_short_steps_in_many_dimensions_need_no_eigenvalues(monkeypatch, shift):
+    """To first order in the step they are what eigenvalues say; long ones still go by those."""
+    dim, rng = 60, np.random.default_rng(0)
+    root = rng.standard_normal((dim, dim)) / np.sqrt(dim)
+    precision = np.eye(dim) + shift * (root + root.T)
+    target = bures.Target(lambda z: -z @ precision @ z / 2, dim)
+    q = bures.Gaussian.unchecked(np.full(dim, shift), np.eye(dim))
+    noise = rng.standard_normal((40_000, 1, dim))
+    estimate = bures.Stein(M=40_000).estimate(noise, q, Evaluator(target), bures.ELBO())
+    short, *_ = bures.Whitened().step(estimate, q, bures.Whitened().init(q))
+    monkeypatch.setattr(gaussian_moves, "_is_short", lambda step: False)
+    long, *_ = bures.Whitened().step(estimate, q, bures.Whitened().init(q))
+    np.testing.assert_allclose(short.mean, long.mean, atol=5 * shift**2)
+    np.testing.assert_allclose(short.chol @ short.chol.T, long.chol @ long.chol.T, atol=10 * shift**2)
+    monkeypatch.undo()
+    monkeypatch.setattr(gaussian_moves.linalg, "eigh", lambda matrix: 1 / 0)
+    bures.Whitened().step(estimate, q, bures.Whitened().init(q))
+    wide = bures.Gaussian.unchecked(q.mean, 2 * q.chol)
+    far = bures.Stein(M=40_000).estimate(noise, wide, Evaluator(target), bures.ELBO())
+    with pytest.raises(ZeroDivisionError):
+        bures.Whitened().step(far, wide, bures.Whitened().init(wide))

@@ -9,7 +9,7 @@ from bures.draws import host_generator
 from bures.engine import Evaluator
 from bures.integrable import _principal, refuse_improper
 from bures.search import climb
-from bures.start import find_start
+from bures.start import find_start, start_budget
 
 X = np.column_stack([np.ones(20), np.linspace(-2, 2, 20)])
 
@@ -43,7 +43,7 @@ PROPER = {
 
 
 def start_of(target, key):
-    return find_start(host_generator(key), target, Evaluator(target), 400)
+    return find_start(host_generator(key), target, start_budget(Evaluator(target)))
 
 
 @pytest.mark.parametrize("case", IMPROPER)

@@ -11,6 +11,7 @@ from bures.diagnostics.coverage import find_missed
 from bures.engine import Evaluator
 from bures.family import Gaussian
 from bures.modes import Mode, view_of
+from bures.search import Budget
 
 
 def mixture(weights, means, deviations):
@@ -250,7 +251,7 @@ def test_a_step_of_a_large_model_is_reached_at_once():
 
     target = bures.Target(lambda z: -jnp.sum(jnp.logaddexp(z - 1, 1 - z)) - jnp.sum(jnp.diff(z) ** 2), 1000)
     evaluator = Evaluator(target, 400)
-    start = find_start(host_generator(jax.random.key(0)), target, evaluator, 10_000)
+    start = find_start(host_generator(jax.random.key(0)), target, Budget(evaluator, 29_500))
     assert evaluator.count < 20_000
     assert np.all(np.isfinite(start.approximation.chol))
 

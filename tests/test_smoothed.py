@@ -6,6 +6,7 @@ import numpy as np
 import bures
 from bures.engine import Evaluator
 from bures.smoothed import climb_smoothed
+from bures.start import start_budget
 from bures.start_in_factors import find_start_in_factors
 
 DIM = 80
@@ -51,7 +52,7 @@ def test_a_climb_that_is_still_rising_says_so_and_the_start_is_a_race():
     target = bures.Target(lambda z: -jnp.sum(((z - mean) / scale) ** 2) / 2, DIM)
     found, _ = climbed(target)
     assert not found.arrived
-    start = find_start_in_factors(np.random.default_rng(0), target, Evaluator(target, 100), None, True)
+    start = find_start_in_factors(np.random.default_rng(0), target, start_budget(Evaluator(target, 100)), None, True)
     off = (np.asarray(start.approximation.mean) - mean) / scale
     assert np.sqrt(np.mean(off**2)) < 1.0
 

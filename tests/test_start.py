@@ -9,11 +9,11 @@ import bures
 from bures.draws import host_generator
 from bures.engine import Evaluator
 from bures.search import Summit
-from bures.start import Start, distinct, find_start
+from bures.start import Start, distinct, find_start, start_budget
 
 
 def start_of(target: bures.Target, key: jax.Array) -> Start:
-    return find_start(host_generator(key), target, Evaluator(target), 400)
+    return find_start(host_generator(key), target, start_budget(Evaluator(target)))
 
 
 def mixture(weights, means, deviations):
@@ -68,7 +68,7 @@ def test_a_start_leaves_evaluations_for_the_search_after_the_fit(name, seed):
     """Together they are 4,000 at the most, whatever the steps will be."""
     target = HARD[name]()
     evaluator = Evaluator(target)
-    start = find_start(host_generator(jax.random.key(seed)), target, evaluator, 400)
+    start = find_start(host_generator(jax.random.key(seed)), target, start_budget(evaluator))
     assert evaluator.count <= 3500
     assert all(np.isfinite(mode.log_mass) for mode in start.modes)
 

@@ -8,7 +8,7 @@ import pytest
 import bures
 from bures.engine import Evaluator
 from bures.family.families import MeanField
-from bures.start import Start
+from bures.start import Start, start_budget
 from bures.start_in_factors import _best, _Place, _race, find_start_in_factors
 
 GROUPS = 120
@@ -41,7 +41,9 @@ def low_rank_gaussian(dim, rank=4):
 
 def start_of(target, seed=0, searched=None, dense=False):
     evaluator = Evaluator(target, 100)
-    return find_start_in_factors(np.random.default_rng(seed), target, evaluator, searched, dense), evaluator
+    return find_start_in_factors(
+        np.random.default_rng(seed), target, start_budget(evaluator), searched, dense
+    ), evaluator
 
 
 def chain(dim):
@@ -144,12 +146,13 @@ def test_a_promise_is_the_bound_if_it_goes_on():
 def test_the_race_is_not_won_by_what_only_rises(monkeypatch):
     """Far below, a bound rises fastest; it has to show how far."""
 
-    def follow(rng, evaluator, place, count):
+    def follow(rng, evaluator, place, count, method=None):
         level, rate = place.state
         steps = len(place.bounds) + np.arange(1, count + 1)
         return _Place(place.state, (*place.bounds, *(level + 40 * (1 - np.exp(-rate * steps)))))
 
     monkeypatch.setattr("bures.start_in_factors._follow", follow)
     places = [_Place(state) for state in ((-100.0, 0.1), (-30.0, 3.0), (-39.0, 0.1))]
-    assert _race(None, None, places)[0] == 1  # ends at 10, the first at −60
-    assert _race(None, None, [places[0], places[2]])[0] == 1
+    budget = start_budget(Evaluator(bures.Target(groups, GROUPS + 2), 100))
+    assert _race(None, budget, places)[0] == 1  # ends at 10, the first at −60
+    assert _race(None, budget, [places[0], places[2]])[0] == 1

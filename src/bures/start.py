@@ -33,10 +33,13 @@ from bures.survey import survey, unknown_places
 from bures.target import Target
 from bures.threads import one_blas_thread
 
-# Evaluations of a start and of the search after the fit together, where the first steps do not take more; and what of
-# them is kept for that search.
+# Evaluations of a start and of the search after the fit together, however few the steps take; and what of them is kept
+# for that search.
 EVALUATIONS, LATER_EVALUATIONS = 4000, 500
-_STEPS_WORTH = 3  # steps that they may cost: no fit has fewer
+SEARCHED_AGAIN_DIM = 250  # dimensions up to which there is one
+_FOR_CLIMBS = 2900  # of a start, for the climbs of a bound that follow where the first mode is not nearly all
+SEARCHED_DIM = 50  # dimensions up to which a search for modes alone finds the start
+EVEN = 10.0  # variance of log weights of a start that needs no other
 _MARGIN = 0.1  # nats by which a wide Gaussian must be ahead of a mode's own
 _RANDOM_POINTS, _RANDOM_ELEMENTS = 100, 2**24  # to try where the initial point has no density: points, and numbers
 _NEWTON_DIM = 250  # up to this dimension Newton's method from the first point on, beyond it quasi-Newton to begin with
@@ -66,11 +69,15 @@ class Start(NamedTuple):
     left_out: float = math.inf  # nats of correlations that a low-rank Gaussian would not have; infinite where not known
 
 
-def find_start(rng: np.random.Generator, target: Target, evaluator: Evaluator, draws: int) -> Start:
-    """The best of a few Gaussians by the mass they see; a step takes `draws` draws."""
+def start_budget(evaluator: Evaluator) -> Budget:
+    """What all parts of a start may cost together: all there is where no search follows the fit."""
+    return Budget(evaluator, EVALUATIONS - (LATER_EVALUATIONS if evaluator.dim <= SEARCHED_AGAIN_DIM else 0))
+
+
+def find_start(rng: np.random.Generator, target: Target, budget: Budget) -> Start:
+    """The best of a few Gaussians by the mass they see."""
     with np.errstate(all="ignore"), one_blas_thread(target.dim):
-        limit = max(EVALUATIONS, _STEPS_WORTH * draws) - LATER_EVALUATIONS
-        return _Search(rng, target, Budget(evaluator, limit)).run()
+        return _Search(rng, target, budget).run()
 
 
 class _Search:
@@ -84,8 +91,11 @@ class _Search:
     def run(self) -> Start:
         point = first_point(self.rng, self.target, self.evaluator)
         standard = Gaussian.unchecked(point, np.eye(self.dim))
+        whole, self.evaluator = self.evaluator, self.evaluator.keeping(0 if self.dim <= SEARCHED_DIM else _FOR_CLIMBS)
         summits = self.climb_first(point)
         modes = self.weigh(distinct(summits), [])
+        if any(mode.variance < EVEN for mode in modes):  # no climbs will follow
+            self.evaluator = whole
         # Where a mode's own Gaussian is nearly exact, what it may miss is elsewhere: that is for scouts to find.
         nearly_exact = any(mode.variance < 1 for mode in modes)
         alone = self.few and modes  # nothing far away is looked at where that may take for ever

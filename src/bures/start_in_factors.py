@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bures.engine import Evaluator
 from bures.estimator import Stein
 from bures.family.approximation import AbstractApproximation
 from bures.family.families import MeanField
@@ -21,14 +20,15 @@ from bures.geometry import Whitened
 from bures.integrable import refuse_improper
 from bures.loop import Method, State, take_step
 from bures.objective import ELBO
-from bures.search import Evaluate, Summit, ascend
+from bures.search import Budget, Evaluate, Summit, ascend
 from bures.smoothed import climb_smoothed
-from bures.start import Start, first_point
+from bures.start import EVEN, Start, first_point
 from bures.start_in_rounds import (
     DRAWS,
     LEAST_PRECISION,
     WIDEST,
     climb_in_rounds,
+    curvature_cost,
     find_best,
     start_from,
     with_all_curvature,
@@ -36,19 +36,22 @@ from bures.start_in_rounds import (
 from bures.target import Target
 from bures.threads import one_blas_thread
 
-_EVALUATIONS = 500  # of the climb
+_EVALUATIONS = 250  # of the climb
 _ARRIVED = 0.01  # nats that its next step promises, where it ends: what a mode may be off by
-_PLACES = 7  # on the way up that are compared, further and further apart
+_PLACES = 6  # on the way up that are compared, further and further apart
 _WIDTHS = (0.1, 0.3, 1.0)  # standard deviations to look at for curvature, one after the other
 _FIRST_SCALE = 1e-3
+_LOOK = 13  # draws of each width: one block of the evaluator
+_FIRST = Method(ELBO(), Stein(M=_LOOK), Whitened())  # of the first steps
 _STEPS = Method(ELBO(), Stein(M=DRAWS), Whitened())
 _FIRST_STEPS, _MORE_STEPS = 8, 10  # from every place, and from those that are ahead or promise most
 _SETTLING = 6  # from where a climb of the bound has ended
+_RISING = 50.0  # nats that as many steps promise where it is worth more of them
 _AHEAD = (0, 5, 10)  # steps for which a rise of the bound may go on: far below, it is fastest, and misleads
 _BLOCK, _BLOCKS = 24, 4  # vectors of a block of Lanczos' method, and blocks
 _MOST_COLUMNS = 48
+_DIRECTIONS = 2 * _BLOCK * _BLOCKS + (2 + len(WIDEST)) * DRAWS  # evaluations to find some, and to choose
 _WORTH = 0.01  # nats, of a direction that is taken along
-_EVEN = 10.0  # variance of log weights of a start that needs no other
 _HOPELESS = 1e3  # relative fall of the bound below the highest
 _BESIDE = 0.5  # standard deviations, to break a symmetry
 _ERRORS = 2.0  # by which one must be ahead of another to be surely so
@@ -73,7 +76,7 @@ class _Place(NamedTuple):
 def find_start_in_factors(
     rng: np.random.Generator,
     target: Target,
-    evaluator: Evaluator,
+    evaluator: Budget,
     searched: Start | None = None,
     dense: bool = False,
 ) -> Start:
@@ -84,15 +87,14 @@ def find_start_in_factors(
     coordinates of the curvature that follow; and all of the curvature is looked at, d × d numbers, instead of a few
     directions, so that the start says what a low-rank Gaussian would leave out.
     """
-    if searched is not None and searched.variance < _EVEN:
+    if searched is not None and searched.variance < EVEN:
         return searched
     with np.errstate(all="ignore"), one_blas_thread():
         point = first_point(rng, target, evaluator)
-        smoothed = climb_smoothed(rng, evaluator, point) if dense else None
-        if smoothed is not None and smoothed.arrived:
-            found = _begin_smoothed(rng, target, evaluator, point, smoothed.approximation, searched)
-            if found is not None:
-                return found if searched is None else found._replace(modes=searched.modes, scale=searched.scale)
+        found = _begin_smoothed(rng, target, evaluator, point, searched) if dense else None
+        if found is not None:
+            return found if searched is None else found._replace(modes=searched.modes, scale=searched.scale)
+        whole, evaluator = evaluator, evaluator.keeping(curvature_cost(target.dim) if dense else _DIRECTIONS)
         ways, top = _climb(evaluator.value_and_score, point)
         places = [_Place(_begin(rng, evaluator, way)) for way in ways]
         if top is not None and target.dim <= _CHECKED_DIM and searched is None:
@@ -103,29 +105,28 @@ def find_start_in_factors(
         won = searched if i == len(places) - 1 else None
         if won is not None and _bound(rng, evaluator, won.approximation) > best.promise(0):
             return won
-        if len(ways) < _PLACES:
+        if len(ways) < _PLACES and evaluator.left >= _MORE_STEPS * DRAWS:
             best = _from_beside(rng, evaluator, best)
         q = best.state.approximation
         assert isinstance(q, LowRankGaussian)
         if dense:
-            found = start_from(rng, evaluator, with_all_curvature(rng, evaluator, _as_full(q)))
+            found = start_from(rng, whole, with_all_curvature(rng, whole, _as_full(q)))
         else:
-            found = _with_directions(rng, evaluator, q)
+            found = _with_directions(rng, whole, q)
     return found if searched is None else found._replace(modes=searched.modes, scale=searched.scale)
 
 
 def _begin_smoothed(
-    rng: np.random.Generator,
-    target: Target,
-    evaluator: Evaluator,
-    point: np.ndarray,
-    q: LowRankGaussian,
-    searched: Start | None,
+    rng: np.random.Generator, target: Target, evaluator: Budget, point: np.ndarray, searched: Start | None
 ) -> Start | None:
     """All of the curvature where climbs from the end of that of the mean-field bound have ended.
 
-    Or what was searched, if that is ahead. None if draws of their own say that the bound is not finite there.
+    Or what was searched, if that is ahead. None if it has not arrived, or fresh draws see no finite bound there.
     """
+    smoothed = climb_smoothed(rng, evaluator, point)
+    if smoothed is None or not smoothed.arrived:
+        return None
+    q = smoothed.approximation
     if searched is None:
         summit = Summit(q.mean, float(evaluator.value(q.mean[None])[0]), np.zeros((0, 0)), np.ones(q.dim), 0.0, 0)
         _refuse_improper(rng, target, evaluator, summit, q.scale, point)
@@ -151,25 +152,31 @@ def _or_lowest(bound: Any) -> float:
     return float(bound) if np.isfinite(bound) else -np.inf
 
 
-def _race(rng: np.random.Generator, evaluator: Evaluator, places: list[_Place]) -> tuple[int, _Place]:
+def _race(rng: np.random.Generator, evaluator: Budget, places: list[_Place]) -> tuple[int, _Place]:
     """The place where a mean-field fit ends best, as far as some steps tell, and its number.
 
-    Those that are ahead, or promise most, go on; and go on again if what is ahead is not what promises most.
+    Those that are ahead, or promise most, go on; and go on again if what is ahead is not what promises most. The best
+    goes on while it still rises fast, as far as there are evaluations for it.
     """
-    racing = {i: _follow(rng, evaluator, place, _FIRST_STEPS) for i, place in enumerate(places)}
+    count = min(_FIRST_STEPS, max(1, evaluator.left // (len(places) * _LOOK)))
+    racing = {i: _follow(rng, evaluator, place, count, _FIRST) for i, place in enumerate(places)}
     highest = max(place.promise(0) for place in racing.values())
     # Bounds that are as low as this jump about: what they promise is noise.
     racing = {i: place for i, place in racing.items() if place.promise(0) >= highest - _HOPELESS * (1 + abs(highest))}
     for again, horizons in enumerate((_AHEAD, _AHEAD[::2])):
         first = sorted({max(racing, key=lambda i: racing[i].promise(ahead)) for ahead in horizons})
-        if again and len(first) == 1:
+        first = first[: evaluator.left // (_MORE_STEPS * DRAWS)]  # those further down have further to go
+        if not first or (again and len(first) == 1):
             break
         racing = {i: _follow(rng, evaluator, racing[i], _MORE_STEPS) for i in first}
     best = max(racing, key=lambda i: racing[i].promise(_AHEAD[1]))
-    return best, racing[best]
+    place = racing[best]
+    while place.promise(_MORE_STEPS) - place.promise(0) > _RISING and evaluator.left >= _MORE_STEPS * DRAWS:
+        place = _follow(rng, evaluator, place, _MORE_STEPS)
+    return best, place
 
 
-def _from_beside(rng: np.random.Generator, evaluator: Evaluator, place: _Place) -> _Place:
+def _from_beside(rng: np.random.Generator, evaluator: Budget, place: _Place) -> _Place:
     """The same after more steps from beside it, if that is not surely worse.
 
     A climb of few steps may have begun and ended at a point of symmetry, as neural networks have them, where slopes
@@ -202,20 +209,20 @@ def _climb(evaluate: Evaluate, point: np.ndarray) -> tuple[list[np.ndarray], Sum
     return [passed[i - 1][0] for i in chosen], summit
 
 
-def _begin(rng: np.random.Generator, evaluator: Evaluator, point: np.ndarray) -> State:
+def _begin(rng: np.random.Generator, evaluator: Budget, point: np.ndarray) -> State:
     """The diagonal Gaussian with the curvature around a point: first very near, then as far as that says.
 
     Not at once: far away along the logarithm of a scale, scores of all other coordinates may be huge.
     """
     scale = np.full(point.size, _FIRST_SCALE)
     for width in _WIDTHS:
-        noise = width * rng.standard_normal((DRAWS, point.size))
+        noise = width * rng.standard_normal((_LOOK, point.size))
         scores = np.asarray(evaluator.value_and_score(point + scale * noise)[1], np.float64)
         scale = scale / np.sqrt(_curvature(noise, scale * np.where(np.isfinite(scores), scores, 0)))
     return _state(LowRankGaussian.unchecked(point, scale, np.zeros((point.size, 0)), np.zeros(0), False))
 
 
-def _bound(rng: np.random.Generator, evaluator: Evaluator, q: AbstractApproximation) -> float:
+def _bound(rng: np.random.Generator, evaluator: Budget, q: AbstractApproximation) -> float:
     noise = rng.standard_normal((DRAWS, q.dim))
     return _or_lowest(np.mean(np.asarray(evaluator.value(q.push(noise)), np.float64) - q.log_prob_of_noise(noise)))
 
@@ -233,30 +240,30 @@ def _curvature(noise: np.ndarray, scores: np.ndarray) -> np.ndarray:
     return np.clip(np.maximum(slope, 2 * error), 1e-8, 1e8)
 
 
-def _follow(rng: np.random.Generator, evaluator: Evaluator, place: _Place, count: int) -> _Place:
+def _follow(rng: np.random.Generator, evaluator: Budget, place: _Place, count: int, method: Any = _STEPS) -> _Place:
     """Where some steps of a mean-field fit lead from a place: which one is best shows only then."""
     state, bounds = place
     for _ in range(count):
-        state, info = take_step(rng, state, evaluator, _STEPS)
+        state, info = take_step(rng, state, evaluator, method)
         bounds = (*bounds, float(info.bound))
     return _Place(state, bounds)
 
 
-def _with_directions(rng: np.random.Generator, evaluator: Evaluator, q: LowRankGaussian) -> Start:
+def _with_directions(rng: np.random.Generator, evaluator: Budget, q: LowRankGaussian) -> Start:
     """The diagonal Gaussian with a few directions."""
     basis, variances = _directions(rng, evaluator, q)
     members = [q.replaced(basis=basis, variances=np.minimum(variances, widest)) for widest in WIDEST]
     return Start(_best(rng, evaluator, [q, *members]))
 
 
-def _best(rng: np.random.Generator, evaluator: Evaluator, members: list[Any]) -> Any:
+def _best(rng: np.random.Generator, evaluator: Budget, members: list[Any]) -> Any:
     """The member with the highest bound; the first, if that one may be much worse. All see the same noise."""
     noise = rng.standard_normal((DRAWS, members[0].dim))
     values = [evaluator.value(q.push(noise)) - q.log_prob_of_noise(noise) for q in members]
     return members[find_best(np.array(values, np.float64))]
 
 
-def _directions(rng: np.random.Generator, evaluator: Evaluator, q: LowRankGaussian) -> tuple[np.ndarray, np.ndarray]:
+def _directions(rng: np.random.Generator, evaluator: Budget, q: LowRankGaussian) -> tuple[np.ndarray, np.ndarray]:
     """Orthonormal directions, where the scales are one, that are worth most, and the variances along them."""
     dim = q.dim
     block = min(_BLOCK, dim // (2 * _BLOCKS))
@@ -283,7 +290,7 @@ def _directions(rng: np.random.Generator, evaluator: Evaluator, q: LowRankGaussi
     return vectors @ turn[:, best], 1 / precision[best]
 
 
-def _curvature_times(evaluator: Evaluator, q: LowRankGaussian, vectors: np.ndarray) -> np.ndarray:
+def _curvature_times(evaluator: Budget, q: LowRankGaussian, vectors: np.ndarray) -> np.ndarray:
     """−∇²log p times each column, where the scales are one: from scores a standard deviation to both sides."""
     steps = (q.scale[:, None] * vectors).T
     scores = evaluator.value_and_score(np.concatenate([q.mean + steps, q.mean - steps]))[1]
@@ -292,7 +299,7 @@ def _curvature_times(evaluator: Evaluator, q: LowRankGaussian, vectors: np.ndarr
 
 
 def _refuse_improper(
-    rng: np.random.Generator, target: Target, evaluator: Evaluator, top: Summit, scale: np.ndarray, point: np.ndarray
+    rng: np.random.Generator, target: Target, evaluator: Budget, top: Summit, scale: np.ndarray, point: np.ndarray
 ) -> None:
     summit = top._replace(axes=np.diag(scale))
     refuse_improper(rng, target, evaluator, summit if summit.is_mode else None, [summit], point)

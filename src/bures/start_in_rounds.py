@@ -10,18 +10,18 @@ from typing import NamedTuple
 import numpy as np
 
 from bures import linalg
-from bures.engine import Evaluator
 from bures.family.families import FIRST_COLUMNS
 from bures.family.gaussian import Gaussian
 from bures.family.low_rank_moves import worth
-from bures.smoothed import climb_around
+from bures.search import Budget
+from bures.smoothed import CLIMB_DRAWS, climb_around
 from bures.start import Start
 
-DRAWS = 25  # for the bound at a place: one block of the evaluator
+DRAWS = 25  # for the bound at a place
 LEAST_PRECISION = 1e-6
 WIDEST = (np.inf, 16.0, 4.0, 1.0)  # variances along directions that are tried: curvature may not reach that far
-_ROUNDS = 5
-_NEAR = 0.2  # nats a dimension by which a climb may raise the bound of its own draws where there is nowhere to go
+_LEAST_CALLS = 20  # of the bound: a climb of fewer leads nowhere
+_NEAR = 0.12  # nats a dimension by which a climb may raise the bound of its own draws where there is nowhere to go
 _ERRORS, _MUCH = 2.0, 0.5  # errors of a difference of bounds, and nats by which a start may be worse
 _NEAR_ENOUGH = 1.0  # nats to the target, of a start whose curvature says what a fit will need
 
@@ -34,19 +34,27 @@ class Curved(NamedTuple):
     other: Gaussian
 
 
-def climb_in_rounds(rng: np.random.Generator, evaluator: Evaluator, q: Gaussian) -> Curved:
-    """The Gaussian with the curvature where climbs end, each in the coordinates of the curvature found before."""
-    curved = with_all_curvature(rng, evaluator, q)
-    for _ in range(_ROUNDS):
-        climbed = climb_around(rng, evaluator, curved.approximation)
+def climb_in_rounds(rng: np.random.Generator, budget: Budget, q: Gaussian) -> Curved:
+    """The Gaussian with the curvature where climbs end, each in the coordinates of the curvature found before.
+
+    As many as there are evaluations for: after each of them the curvature is looked at once more.
+    """
+    curved = with_all_curvature(rng, budget, q)
+    while (left := budget.keeping(curvature_cost(q.dim))).left >= _LEAST_CALLS * CLIMB_DRAWS:
+        climbed = climb_around(rng, left, curved.approximation)
         # It ends where its own draws are best, and no others: if that is near, what counts is where it began.
         if climbed is None or (climbed.arrived and climbed.rise < _NEAR * q.dim):
             break
-        curved = with_all_curvature(rng, evaluator, climbed.approximation)
+        curved = with_all_curvature(rng, budget, climbed.approximation)
     return curved
 
 
-def with_all_curvature(rng: np.random.Generator, evaluator: Evaluator, q: Gaussian) -> Curved:
+def curvature_cost(dim: int) -> int:
+    """Evaluations of a look at all of the curvature, and at how far it reaches."""
+    return 2 * dim + (2 + len(WIDEST)) * DRAWS
+
+
+def with_all_curvature(rng: np.random.Generator, evaluator: Budget, q: Gaussian) -> Curved:
     """The Gaussian with all of the curvature at its mean, as far as that reaches; as it is if that may be much worse.
 
     All see the same noise, so that what differs is theirs.
@@ -77,7 +85,7 @@ def find_best(values: np.ndarray) -> int:
     return best if gains[best] - _ERRORS * errors[best] > -_MUCH else 0
 
 
-def start_from(rng: np.random.Generator, evaluator: Evaluator, curved: Curved) -> Start:
+def start_from(rng: np.random.Generator, evaluator: Budget, curved: Curved) -> Start:
     """The start, with what the best directions alone would leave out of it, if it is near enough to say."""
     q = curved.approximation
     noise = rng.standard_normal((DRAWS, q.dim))
@@ -87,7 +95,7 @@ def start_from(rng: np.random.Generator, evaluator: Evaluator, curved: Curved) -
     return Start(q, left_out=_left_out(curved) if distance < _NEAR_ENOUGH else np.inf)
 
 
-def _curvature(evaluator: Evaluator, q: Gaussian) -> np.ndarray:
+def _curvature(evaluator: Budget, q: Gaussian) -> np.ndarray:
     """−∇²log p at the mean, where q is standard: from scores a standard deviation to both sides along each axis."""
     scores = evaluator.value_and_score(np.concatenate([q.mean + q.chol.T, q.mean - q.chol.T]))[1]
     above, below = np.split(np.asarray(scores, np.float64), 2)

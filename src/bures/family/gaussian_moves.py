@@ -104,32 +104,51 @@ def whitened_step(
     delay = pick(stale, delay, larger(delay + change, 0.0))
     gain = 1 / (1 + delay)
 
-    values, vectors = linalg.eigh(whitened)
-    # The bound comes after the gain: noise that is bounded on one side only would leave a bias at any gain.
-    excess = xp.maximum(-gain * values, -1)
-    widening, narrowing = 1 + xp.maximum(-excess, 0), 1 + xp.maximum(excess, 0)
-    centre = chol.T @ estimate.entropy_score / mean_A
-    move = gain * (vectors.T @ centre + (vectors.T @ (shift - centre)) / narrowing)
-    radius = settings.trust_radius
-    if mean.shape[-1] > _FEW:
-        stride = 4 ** larger(-state.delay, 0.0)
-        widening = choose(stride > 1, lambda: _widened(widening, stride, values, vectors, average[1]), lambda: widening)
+    many, step = mean.shape[-1] > _FEW, gain * whitened
+    stride = 4 ** larger(-state.delay, 0.0)
+    centre, radius, persistent = chol.T @ estimate.entropy_score / mean_A, settings.trust_radius, 0.0
+    if many:
         agreement = _agreement(shift, average[0])
         radius = radius * pick(agreement > _AGREES, stride, 1.0)
-        if estimate.K == 1:
-            persistent = larger(agreement, 0.0) ** 2
-            move = move * (1 + persistent * delay) + persistent * (vectors.T @ average[0]) / narrowing
-    length = xp.sqrt(move @ move)
-    clipped = (length > radius) | (values[-1] > 1)
-    if mean.shape[-1] > _FEW:
-        held = (delay == 0) & (inner > 0) & ((length > settings.trust_radius) | (values[-1] > 1))
+        persistent = larger(agreement, 0.0) ** 2
+
+    def limited(narrowed):
+        """The step of the mean, no longer than the radius, and how much longer it was."""
+        move = gain * (centre + narrowed(shift - centre))
+        if many and estimate.K == 1:
+            move = move * (1 + persistent * delay) + persistent * narrowed(average[0])
+        length = xp.sqrt(move @ move)
+        return move / larger(length / radius, 1), length / radius
+
+    def by_eigenvalues():
+        values, vectors = linalg.eigh(whitened)
+        # The bound comes after the gain: noise that is bounded on one side only would leave a bias at any gain.
+        excess = xp.maximum(-gain * values, -1)
+        widening, narrowing = 1 + xp.maximum(-excess, 0), 1 + xp.maximum(excess, 0)
+        if many:
+            widening = choose(
+                stride > 1, lambda: _widened(widening, stride, values, vectors, average[1]), lambda: widening
+            )
+        move, overshoot = limited(lambda v: vectors @ ((vectors.T @ v) / narrowing))
+        narrowing = 1 + (narrowing - 1) / larger(overshoot - settings.far, 1)
+        root = xp.concatenate([vectors * xp.sqrt(widening / narrowing), (settings.doubt * move)[:, None]], axis=1)
+        return move, overshoot, values[-1] > 1, linalg.cholesky_of_square(linalg.times_lower(chol, root.T).T)
+
+    def to_first_order():
+        move, overshoot = limited(lambda v: v + step @ v)
+        doubt = settings.doubt * move
+        eased = step / larger(overshoot - settings.far, 1)
+        root = linalg.cholesky(xp.eye(move.size, dtype=move.dtype) + eased + doubt[:, None] * doubt)
+        return move, overshoot, xp.asarray(False), linalg.times_lower(chol, root.T).T
+
+    # Where a step is short both say the same but for noise, and the second needs no eigenvalues.
+    short = _is_short(step) if many else False
+    move, overshoot, steep, moved = choose(short, to_first_order, by_eigenvalues) if many else by_eigenvalues()
+    clipped = (overshoot > 1) | steep
+    if many:
+        held = (delay == 0) & (inner > 0) & ((overshoot * radius > settings.trust_radius) | steep)
         delay = pick(held, larger(-larger(-state.delay, 0.0) - 0.5, -_FURTHEST), delay)
-    overshoot = length / radius
-    narrowing = 1 + (narrowing - 1) / larger(overshoot - settings.far, 1)
-    move = vectors @ (move / larger(overshoot, 1))
     mean = mean + chol @ move
-    root = xp.concatenate([vectors * xp.sqrt(widening / narrowing), (settings.doubt * move)[:, None]], axis=1)
-    moved = linalg.cholesky_of_square(linalg.times_lower(chol, root.T).T)
 
     share = pick(stale, 1.0, gain)
     a, S = state.a + share * (a - state.a), state.S + share * (S - state.S)
@@ -138,6 +157,13 @@ def whitened_step(
     gap = _nats(average, average) + gain * size / 2
     grad_norm = xp.sqrt(estimate.a @ estimate.a + mean_A**2 * (along**2).sum())
     return mean, moved, WhitenedState(a, S, size, mean_A, delay, gap), StepReport(clipped, gain, gap, grad_norm)
+
+
+def _is_short(step: Matrix) -> Bool[AnyArray, ""]:
+    """Whether all eigenvalues of a step are within a half: Cholesky factors tell, in a tenth of the time."""
+    xp = namespace(step)
+    half = xp.eye(step.shape[-1], dtype=step.dtype) / 2
+    return xp.all(xp.isfinite(linalg.cholesky(half - step))) & xp.all(xp.isfinite(linalg.cholesky(half + step)))
 
 
 def _widened(widening: Vector, stride: AnyArray, values: Vector, vectors: Matrix, earlier: Matrix) -> Vector:

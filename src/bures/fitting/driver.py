@@ -15,7 +15,7 @@ from bures.arrays import to_device, to_host
 from bures.budget import BudgetSpent
 from bures.check import check_key, check_part, check_positive_integer, check_progress, check_real, fail, is_traced
 from bures.draws import host_generator
-from bures.engine import FEW_POINTS, MANY, Evaluator, default_draws, evaluator_of
+from bures.engine import MANY, Evaluator, evaluator_of
 from bures.estimator import AbstractEstimator
 from bures.family import AbstractApproximation, AbstractFamily, FullRank, Mixture
 from bures.family.approximation import in_double
@@ -40,14 +40,13 @@ from bures.objective import AbstractObjective
 from bures.outcome import CUT_SHORT, Outcome, has_converged, has_diverged, is_rising
 from bures.rows.settling import settle
 from bures.rows.subsampled import SubsampledEvaluator, subsampled_evaluator
-from bures.start import Start, find_start
+from bures.start import SEARCHED_DIM, Start, find_start, start_budget
 from bures.start_in_factors import find_start_in_factors
 from bures.target import Target, as_target
 
 MAX_STEPS = 10_000  # when the number of steps is left to the stopping rule
 _CAPACITY = 100  # steps in one call, at the most
 _RESPONSE = 0.2  # seconds one call should take: how long Ctrl-C and the progress bar may wait
-_SEARCHED_DIM = 50  # up to which a search for modes alone finds the start
 # With the key, for the start, the rows that are held and the start from them: no step has these numbers.
 _START, _ROWS, _SETTLED = 2**32 - 1, 2**32 - 4, 2**32 - 5
 
@@ -385,13 +384,13 @@ def _find_start(key: Key[Array, ""], target: Target, evaluator: Evaluator, famil
     if isinstance(evaluator, SubsampledEvaluator):
         return _find_start_by_rows(key, evaluator, family)
     rng = host_generator(key, _START)
-    draws = default_draws(target.dim) if isinstance(family, FullRank) else FEW_POINTS
-    searched = find_start(rng, target, evaluator, draws) if target.dim <= MANY else None
-    if searched is not None and target.dim <= _SEARCHED_DIM:
+    budget = start_budget(evaluator)
+    searched = find_start(rng, target, budget) if target.dim <= MANY else None
+    if searched is not None and target.dim <= SEARCHED_DIM:
         start = searched
     else:
         dense = isinstance(family, FullRank) and target.dim <= FULL_RANK_DIM
-        start = find_start_in_factors(rng, target, evaluator, searched, dense)
+        start = find_start_in_factors(rng, target, budget, searched, dense)
     q = jax.tree.map(lambda part: np.asarray(part, evaluator.dtype), family.of(start.approximation))
     return start._replace(approximation=q, variance=start.variance if isinstance(family, FullRank) else np.inf)
 

@@ -14,7 +14,7 @@ from bures import linalg
 from bures.arrays import to_host
 from bures.centring import AbstractChange
 from bures.draws import host_generator
-from bures.engine import MANY, Watch, default_draws, evaluator_of
+from bures.engine import MANY, Watch, evaluator_of
 from bures.estimator import Stein
 from bures.family import AbstractApproximation, FullRank, Gaussian
 from bures.field import Field
@@ -22,7 +22,7 @@ from bures.fitting.defaults import FULL_RANK_DIM
 from bures.geometry import Whitened
 from bures.loop import Method
 from bures.objective import AbstractObjective
-from bures.start import find_start
+from bures.start import SEARCHED_DIM, find_start, start_budget
 from bures.start_in_factors import find_start_in_factors
 from bures.target import Target
 
@@ -31,7 +31,6 @@ _FULL = 4  # steps of the numbers before they grow shorter, to average noise awa
 _ALONE, _MOST_ALONE = 4, 10  # steps of q before numbers are learned: at least, and while they are still long
 _STARTS, _FAR = 2, 1000.0  # that are tried, and nats from the optimum after these steps that make one a bad start
 _DRAWS, _DRAWS_PER_DIMENSION, _MOST_DRAWS = 400, 4, 1000  # at a step; a regression on d coordinates needs more than d
-_SEARCHED_DIM = 50  # up to which a search for modes alone finds the start
 _STREAM, _STARTING = 2**33, 2**34  # with the key: no step of a fit has such a number
 
 
@@ -146,9 +145,10 @@ def begin(run: Run, start: Gaussian | None) -> AbstractApproximation:
 
 def _search(run: Run, attempt: int) -> AbstractApproximation:
     rng, target, evaluator = host_generator(run.key, _STARTING + attempt), run.target, run.evaluator
-    searched = find_start(rng, target, evaluator, default_draws(target.dim)) if target.dim <= MANY else None
-    if searched is None or target.dim > _SEARCHED_DIM:
-        searched = find_start_in_factors(rng, target, evaluator, searched)
+    budget = start_budget(evaluator)
+    searched = find_start(rng, target, budget) if target.dim <= MANY else None
+    if searched is None or target.dim > SEARCHED_DIM:
+        searched = find_start_in_factors(rng, target, budget, searched)
     q = searched.approximation if target.dim > FULL_RANK_DIM else FullRank().of(searched.approximation)
     return jax.tree.map(lambda part: np.asarray(part, evaluator.dtype), to_host(q))
 
