@@ -23,7 +23,7 @@ _K, _IW_DIM = 10, 10  # draws in a tuple by default, and the dimension up to whi
 
 # Parts that many fits ask for are made, and checked, once.
 _made_once = functools.lru_cache(maxsize=64)
-_elbo, _iwelbo, _vriwae, _stein = map(_made_once, (ELBO, IWELBO, VRIWAE, Stein))
+_elbo, _iwelbo, _vriwae, _stein = _made_once(ELBO), _made_once(IWELBO), _made_once(VRIWAE), _made_once(Stein)
 default_geometry = _made_once(Whitened)
 
 
