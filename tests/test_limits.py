@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 
 import bures
-from bures import Outcome
+from bures import Outcome, storage
 from bures.archive import FileError, pack, unpack
+from bures.budget import BudgetSpent
 from bures.diagnostics import Verdict
+from bures.engine import Evaluator
+from bures.fitting import judgement
 from bures.mixing import rounds
 
 KEY = jax.random.key(0)
@@ -49,6 +52,28 @@ def test_evaluations_are_never_more_than_allowed_and_resume_finishes_the_fit(who
     if limited.num_steps:
         limited.save(tmp_path / "fit")
         assert_same(bures.load(tmp_path / "fit", target=EGGBOX).resume(), whole)
+
+
+@pytest.mark.parametrize("limit", [21_000, 23_000, 25_000, 27_000])
+def test_what_a_judgement_that_was_cut_short_took_is_counted(monkeypatch, limit):
+    called, call = [], Evaluator._call
+    monkeypatch.setattr(Evaluator, "_call", lambda self, z: called.append(len(z)) or call(self, z))
+    fit = bures.fit(EGGBOX, key=KEY, max_evaluations=limit)
+    assert fit.num_log_density_evaluations == sum(called)
+
+
+def test_modes_that_were_seen_are_named_though_the_walk_after_them_is_cut_short(monkeypatch, tmp_path):
+    def cut(*_):
+        raise BudgetSpent("Nothing is left.")
+
+    target = bures.Target(lambda z: jnp.logaddexp(-jnp.sum((z - 8) ** 2) / 2, -jnp.sum((z + 8) ** 2) / 2), 2)
+    whole = bures.fit(target, key=KEY)
+    monkeypatch.setattr(judgement, "look_beyond", cut)
+    fit = bures.fit(target, key=KEY, max_evaluations=10**6)
+    assert whole.diagnostics.verdict is fit.diagnostics.verdict is Verdict.SEVERAL_MODES
+    assert fit.diagnostics.coverage.reach > 0
+    fit.save(tmp_path / "fit")
+    assert str(bures.load(tmp_path / "fit", target=target)) == str(fit)
 
 
 @pytest.mark.parametrize("geometry", [None, bures.BuresWasserstein(step_size=0.5)], ids=["whitened", "transport"])
@@ -148,7 +173,7 @@ def test_an_interrupt_within_a_round_goes_on_from_the_last_one(mixed, monkeypatc
 def paused(tmp_path_factory):
     path = tmp_path_factory.mktemp("paused") / "fit"
     bures.fit(BANANA, key=KEY, family=bures.Mixture(), max_evaluations=8000, checkpoint=path)
-    return unpack(path, ("5",))
+    return unpack(path, (str(storage._VERSION),))
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,7 @@ def _judge(
     if evaluator.one_pass:  # by rows: draws of one pass over them, and of one more if these do not decide
         few = min(pools[0], affordable_draws(target))
         pools = few, max(2 * few, _SECOND_PASS)
+    began = evaluator.count
     if partly:
         draws, scores = _affordable_pool(generator, q, evaluator, pools[0])
     else:
@@ -153,6 +154,8 @@ def _judge(
     except BudgetSpent:
         if not partly:
             raise
+        found = covered(found)  # by what was seen before
+        looked = evaluator.count - began - evaluations - draws.log_p.size
     return Judgement(found, draws.log_p, draws.log_q, modes, views, edge, evaluations, looked)
 
 
