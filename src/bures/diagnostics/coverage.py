@@ -19,7 +19,7 @@ from bures.family import AbstractApproximation, Gaussian, GaussianMixture
 from bures.images import is_apart
 from bures.modes import add_images, find_modes
 from bures.search import Budget, climb
-from bures.start import LATER_EVALUATIONS, SLOW, Mode, View, distinct, look
+from bures.start import LATER_EVALUATIONS, SEARCHED_AGAIN_DIM, SLOW, Mode, View, distinct, look
 from bures.survey import Known, surprising_places, survey, unknown_places
 
 _LEAST_SHARE = 0.01  # of the mass that is worth a word
@@ -30,7 +30,6 @@ WIDTHS = (3.0, 10.0, 30.0, 100.0)  # of views of an approximation, times its own
 _DRAWS = 32  # of each width
 _WIDE_DIM = 50  # beyond this dimension wide draws see nothing
 _HEAVY, _LEAST_MASS, _CLIMBS = math.log(20), math.log(0.002), 4  # draws of q and of wide views to climb from
-_SEARCHED_DIM = 250  # beyond it there is no search again
 _FOLLOW_EVALUATIONS = 150
 _ROUNDS, _LEAST_ROUNDS, _MODE_DRAWS = 8, 4, 64  # of a climb, and draws to weigh what it finds
 _TOLD_APART = 100  # evaluations to tell places apart from what is known, and from each other
@@ -102,7 +101,7 @@ def search_again(
     own = [_as_mode(part, evidence + share) for part, share in parts]
     with np.errstate(all="ignore"):
         views = tuple(look(rng, budget, [(q, width, _DRAWS) for width in widths]))
-        if q.dim <= _SEARCHED_DIM:
+        if q.dim <= SEARCHED_AGAIN_DIM:
             places = [_heaviest(draws, evidence), _uncovered_draws(approximation, evidence, views)]
             others = _others(modes, parts)
             masses = [_exact(modes, part, evidence + share, draws) for part, share in parts]
@@ -125,7 +124,7 @@ def search_again(
                 modes += tuple(found[len(sources) :])
         left = evaluations - (evaluator.count - before)
         wanted = thorough or len(modes) > 1
-        if wanted and left > _WORTHWHILE and q.dim <= _SEARCHED_DIM and not uneven:
+        if wanted and left > _WORTHWHILE and q.dim <= SEARCHED_AGAIN_DIM and not uneven:
             names_modes = bool(find_missed(approximation, evidence, draws.log_p.size, modes, views, reach).missed)
             widest = max((mode.gaussian for mode in modes), key=lambda each: each.log_det_root()) if modes[1:] else q
             everything, enough = [*modes, *own], _ENOUGH if names_modes and not thorough else left
@@ -249,7 +248,7 @@ def _is_q(q: Gaussian, mode: Gaussian) -> bool:
 
 
 def _is_other_scale(q: Gaussian, scale: Gaussian) -> bool:
-    if q.dim > _SEARCHED_DIM:
+    if q.dim > SEARCHED_AGAIN_DIM:
         return False
     ratio = np.linalg.svd(np.linalg.solve(scale.chol, q.chol), compute_uv=False)
     return bool(ratio[0] > _OTHER_SCALE or ratio[-1] < 1 / _OTHER_SCALE)

@@ -18,7 +18,7 @@ from bures.engine import Evaluator
 from bures.family import AbstractApproximation, Gaussian
 from bures.family.approximation import in_double
 from bures.rows.stream import affordable_draws
-from bures.start import LATER_EVALUATIONS, SLOW, Mode, View
+from bures.start import LATER_EVALUATIONS, SEARCHED_AGAIN_DIM, SLOW, Mode, View
 from bures.target import Target
 from bures.threads import one_blas_thread
 
@@ -28,7 +28,6 @@ _SECOND_PASS = 1_100  # draws of a second pass over rows: enough for weights tha
 # Shares of effective draws below which more of them do not help: at all, and where k̂ is above its threshold.
 _HOPELESS, _TOO_FEW = 0.01, 0.03
 JUDGED, _SEARCHED = 2**32 - 2, 2**32 - 3  # with the key, for the draws and the search: no step has these numbers
-_SEARCHED_DIM = 250  # dimensions up to which other modes are searched for where q has no d × d factor
 _NO_TRUST = (Verdict.UNTRUSTED, Verdict.DEGENERATE, Verdict.ROUNDED, Verdict.UNJUDGED)  # none that a search could shake
 
 
@@ -131,7 +130,7 @@ def _judge(
                 break
             draws, _ = WeightedDraws.pool(generator, q, evaluator, size, draws)
             found = diagnosed(draws)
-        searchable = exact.is_dense or exact.dim <= _SEARCHED_DIM
+        searchable = exact.is_dense or exact.dim <= SEARCHED_AGAIN_DIM
         if searchable and scores is not None and found.verdict not in _NO_TRUST:
             rng = host_generator(key, _SEARCHED)
             modes, views, reach, evaluations, looked = search_again(
